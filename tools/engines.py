@@ -31,7 +31,7 @@ from timed_engine import FOLDER as TIMED
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.registry import target
 from pytest_mlperf.reports.terminal.layout import table
-from pytest_mlperf.run.score import AccuracyLog
+from pytest_mlperf.run.answers import AccuracyLog
 from pytest_mlperf.stores.results import read_results
 
 ROOT = Path(__file__).resolve().parents[1]

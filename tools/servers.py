@@ -39,7 +39,7 @@ from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.reports.sentences import sentence
-from pytest_mlperf.run.server import ServerFindings, answer_findings
+from pytest_mlperf.run.server import answer_signs
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations
 from pytest_mlperf.stores.results import read_results
@@ -188,9 +188,9 @@ def measure(
     except MlperfError as error:
         return {}, str(error)
     counts = point["answer_counts"]
-    findings = answer_findings({STREAMS: counts}, facts, ServerFindings())
+    signs = answer_signs({STREAMS: counts}, facts, {})
     return figures_of(point, facts), "; ".join(
-        [*point["notes"].values(), *map(sentence, findings.notes)]
+        [*point["notes"].values(), *(sentence(sign.text) for sign in signs)]
     )
 
 
@@ -604,7 +604,7 @@ FAULTS = (
     Fault(
         name="events of 10 tokens, and nothing tells how many are in the first",
         look=partial(delivered, 40, first=10, step=10, text=True, ids=0, doubted=[TPOT]),
-        words=["TPOT takes it for one token, and may be too short by up to"],
+        words=["TPOT counts it as one token, and may be too short by up to"],
         tests=[UNSIZED],
     ),
     Fault(

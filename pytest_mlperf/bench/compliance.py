@@ -23,9 +23,14 @@ from pytest_mlperf.core.rulings.ruling import Ruling, max_log_loss
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.rounds import SCENARIOS, RoundWorkload, compliance
 from pytest_mlperf.run.accuracy import Scoring, score_logs
-from pytest_mlperf.run.answers import answer_forms, engine_answers, logged_answers, write_answers
+from pytest_mlperf.run.answers import (
+    ACCURACY_LOG,
+    answer_forms,
+    engine_answers,
+    logged_answers,
+    write_answers,
+)
 from pytest_mlperf.run.logs import DETAIL, parse_detail
-from pytest_mlperf.run.score import ACCURACY_LOG
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.suite.resolve import data_of
 

@@ -18,10 +18,10 @@ from pytest_mlperf.core.job import Factory, Job
 from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
 from pytest_mlperf.core.search import CONDITIONS
 from pytest_mlperf.judge.inputs import Leverage
+from pytest_mlperf.run.answers import ACCURACY_LOG
 from pytest_mlperf.run.child import events
 from pytest_mlperf.run.child.process import Child, DeliberateError, Patience, WorkerProcess
 from pytest_mlperf.run.logs import DETAIL, parse_detail
-from pytest_mlperf.run.score import ACCURACY_LOG
 
 SCORES_SHAPE = events.record(
     aggregate=events.by_name(events.is_number),
@@ -64,44 +64,40 @@ def fixed_order(samples: int) -> list[int]:
     return sorted(range(samples), key=lambda index: hashlib.sha256(b"%d" % index).digest())
 
 
+@dataclass(eq=False)
 class AccuracyPass:
     """Run one worker's accuracy pass block by block, until the scores suffice for a verdict."""
 
-    def __init__(
-        self,
-        worker: WorkerProcess,
-        dataset: Mapping[str, Any],
-        ask: ScoringSchedule,
-        scoring: Scoring,
-        subject: Subject,
-    ) -> None:
-        self._worker = worker
-        self._total = int(dataset["samples"])
-        ignores_eos = subject.fingerprint.get(f"{GENERATION}ignore_eos") == "true"
-        self._fixed_lengths = dataset["fixed_lengths"] or ignores_eos
+    worker: WorkerProcess
+    dataset: Mapping[str, Any]
+    ask: ScoringSchedule
+    scoring: Scoring
+    subject: Subject
+
+    def __post_init__(self) -> None:
+        self._total = int(self.dataset["samples"])
+        ignores_eos = self.subject.fingerprint.get(f"{GENERATION}ignore_eos") == "true"
+        self._fixed_lengths = self.dataset["fixed_lengths"] or ignores_eos
         self._finishes, self._answer_counts = Counter[str](), Counter[str]()
-        self._ask = ask
-        self._scoring = scoring
-        self._subject = subject
         self._blocks: list[dict[str, Any]] = []
         self._decided: tuple[Accuracy, Scored] | None = None
 
     def answer(self) -> None:
         """Let the worker answer block by block; end early if `ScoringSchedule.enough` is true."""
         order, total = fixed_order(self._total), self._total
-        for number, (start, end) in enumerate(pairwise((0, *self._ask.looks(total)))):
+        for number, (start, end) in enumerate(pairwise((0, *self.ask.looks(total)))):
             indices = sorted(order[start:end])
-            self._worker.send({"command": "accuracy", "block": number, "indices": indices})
-            finished = self._worker.wait_for("finished")
+            self.worker.send({"command": "accuracy", "block": number, "indices": indices})
+            finished = self.worker.wait_for("finished")
             self._finishes += Counter(finished["result"]["finishes"])
             self._answer_counts += Counter(finished["result"]["answer_counts"])
             done = Path(finished["folder"])
             parse_detail(done / DETAIL).require_no_errors()
             self._blocks.append({"log": str(done / ACCURACY_LOG), "indices": indices})
-            self._worker.wait_for("ready")
+            self.worker.wait_for("ready")
             if end < total:
                 scores = self._score_blocks()
-                if self._ask.enough(*scores, self._subject):
+                if self.ask.enough(*scores, self.subject):
                     self._decided = scores
                     return
 
@@ -110,7 +106,7 @@ class AccuracyPass:
         return self._decided or self._score_blocks()
 
     def _score_blocks(self) -> tuple[Accuracy, Scored]:
-        accuracy, scored = score_logs(self._scoring, self._blocks, self._total)
+        accuracy, scored = score_logs(self.scoring, self._blocks, self._total)
         counted = dataclasses.replace(
             accuracy,
             finishes=dict(self._finishes),
@@ -118,18 +114,6 @@ class AccuracyPass:
             fixed_lengths=self._fixed_lengths,
         )
         return counted, scored
-
-
-def _scored(answer: Mapping[str, Any]) -> Scored:
-    groups = answer["groups"]
-    return Scored(
-        groups=None if groups is None else tuple(groups),
-        leverage={name: Leverage(**given) for name, given in answer["leverage"].items()},
-        indices=tuple(answer["indices"]),
-        per_sample=dict(answer["per_sample"]),
-        outputs=tuple(answer["outputs"]),
-        chance=answer["chance"],
-    )
 
 
 def score_logs(
@@ -161,7 +145,7 @@ def score_logs(
     except UnavailableError as error:  # the run succeeded, so do not skip it
         raise DeliberateError("scorer", str(error), str(child.log)) from None
     answer = _scores_in(scoring.folder / "scores.json")
-    samples = len(answer["indices"])
+    samples, groups = len(answer["indices"]), answer["groups"]
     accuracy = Accuracy(
         scores=answer["aggregate"],
         samples=samples,
@@ -171,7 +155,14 @@ def score_logs(
         lower=tuple(answer["lower"]),
         whole=tuple(answer["whole"]),
     )
-    return accuracy, _scored(answer)
+    return accuracy, Scored(
+        groups=None if groups is None else tuple(groups),
+        leverage={name: Leverage(**figures) for name, figures in answer["leverage"].items()},
+        indices=tuple(answer["indices"]),
+        per_sample=answer["per_sample"],
+        outputs=tuple(answer["outputs"]),
+        chance=answer["chance"],
+    )
 
 
 def _scores_in(path: Path) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import re
+from binascii import unhexlify
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_mlperf.core.answer_forms import converted
@@ -13,6 +15,7 @@ from pytest_mlperf.run.worker.clocks import RUN_FILE, TOKENS_FILE
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.foreign import UnfitError, lines_of
 
+ACCURACY_LOG = "mlperf_log_accuracy.json"
 BRACKETS = (b"", b"[", b"]")
 
 MAX_LINE_BYTES = 2**31
@@ -46,16 +49,73 @@ def answer_forms(folder: Path) -> tuple[str, ...]:
         raise RunError("worker", f"cannot read {path}: {error}", str(path)) from None
 
 
+_ANSWER = re.compile(
+    rb'\{ "seq_id" : \d+, "qsl_idx" : (\d{1,18}), "data" : "([0-9A-Fa-f]*)"[^{}]*\},?\n?'
+)
+"""A line of the log, which is one answer."""
+
+_BESIDE = ({b"[", b"", b"]"}, {b"[", b"]"})
+"""Other lines of the log without and with answers; without any, LoadGen writes an empty line."""
+
+
+class AccuracyLog(Mapping[int, bytes]):
+    """Read the outputs of an accuracy run by LoadGen's sample index, in the order of the log.
+
+    Outputs are read from the log on demand, as a diffusion model's images take 31 GB. If a sample
+    has several answers, the first counts, as in MLPerf's reference scripts: MultiStream fills its
+    last query with earlier samples. Outputs are in the engine's format, not the log's.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._forms = answer_forms(path.parent)[::-1]
+        self._places: dict[int, tuple[int, int]] = {}
+        start, last = 0, b""
+        try:
+            with path.open("rb") as file:
+                for number, line in enumerate(file, start=1):
+                    answer = _ANSWER.fullmatch(line)
+                    # A byte is two digits; a regex of pairs would be a hundred times slower.
+                    if answer and (answer.end(2) - answer.start(2)) % 2 == 0:
+                        position = start + answer.start(2), answer.end(2) - answer.start(2)
+                        self._places.setdefault(int(answer[1]), position)
+                    elif last == b"]" or line.strip() not in _BESIDE[bool(self._places)]:
+                        damage = f"{line[:60]!r} is not an answer"
+                        raise self._error(f"{path}:{number} is damaged: {damage}")
+                    start += len(line)
+                    last = line[-3:].strip()
+        except OSError as error:
+            raise self._error(f"cannot read {path}: {error.strerror}") from error
+        if last != b"]":
+            problem = "its closing bracket is missing; the run did not end normally"
+            raise self._error(f"{path} is truncated: {problem}")
+        if not self._places:
+            raise self._error(f"{path} is empty: LoadGen logged no answer of any sample")
+
+    def __getitem__(self, index: int) -> bytes:
+        start, length = self._places[index]
+        try:
+            with self._path.open("rb") as file:
+                file.seek(start)
+                output = unhexlify(file.read(length))
+            return converted(output, self._forms) if self._forms else output
+        except (OSError, ValueError) as error:
+            raise self._error(f"{self._path} changed while it was read: {error}") from error
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def _error(self, message: str) -> RunError:
+        return RunError("loadgen", message, str(self._path))
+
+
 def engine_answers(log: Path, samples: Collection[int] | None = None) -> dict[int, bytes]:
     """Return the first answer to each sample (of `samples`, if given), in the engine's format."""
-    forms, outputs = answer_forms(log.parent)[::-1], dict[int, bytes]()
-    for answer in logged_answers(log):
-        if samples is None or answer.index in samples:
-            outputs.setdefault(answer.index, answer.data)
-    try:
-        return {n: converted(o, forms) for n, o in outputs.items()} if forms else outputs
-    except ValueError as error:
-        raise RunError("loadgen", f"{log} is damaged: {error}", str(log)) from None
+    answers = AccuracyLog(log)
+    return {index: answers[index] for index in answers if samples is None or index in samples}
 
 
 def token_counts(folder: Path) -> dict[int, list[int]]:

@@ -20,9 +20,8 @@ from pytest_mlperf.run.figures import (
     clock_findings,
     load_findings,
     merged_fields,
-    run_arguments,
 )
-from pytest_mlperf.run.reading import Evidence, TimedWindow, energy_findings
+from pytest_mlperf.run.reading import Evidence, TimedWindow, energy_findings, made_run
 
 CHILD_SCRIPT, TASK = "plugin/benchmark_process", "benchmark"
 
@@ -76,7 +75,6 @@ def benchmarked(
             surroundings=dict(machine.surroundings(test.accelerator)),
         ),
         target_qps=None,
-        power=None,
         warm_s=finished["ended_s"],  # a test may open a GPU only in its call
         notes=(),
     )
@@ -113,18 +111,6 @@ def read_benchmark(evidence: Evidence, job: MeasuredCase, conditions: Conditions
         )
     ]
     other_findings = Findings(notes=(*evidence.control.notes, *evidence.notes))
-    about = run_arguments(
-        **merged_fields(figures, *energy, load, clock, other_findings),
-        control=evidence.control.values,
-        warmed=evidence.warmed,
-        waited_s=evidence.waited_s,
-    )
-    return Run(
-        **about,
-        within_se={n: se for n, se in finished["within_se"].items() if n in job.limits},
-        target_qps=0.0,
-        session=conditions.session,
-        started=evidence.started,
-        commit=conditions.commit,
-        folder=finished["folder"],
-    )
+    within = {n: se for n, se in finished["within_se"].items() if n in job.limits}
+    fields = merged_fields(figures, *energy, load, clock, other_findings)
+    return made_run(evidence, job, conditions, **fields, within_se=within)

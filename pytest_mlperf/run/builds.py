@@ -14,6 +14,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -25,6 +26,8 @@ from pytest_mlperf.core.results import COMMIT_DIGITS
 from pytest_mlperf.run.child.protocol import PACKAGE, import_path
 from pytest_mlperf.run.project import CHECKOUT_S, ignored_in_git, new_folder, run_git
 from pytest_mlperf.stores import atomic
+
+_error = partial(RunError, "worker")
 
 INSTALL_S = 1800.0
 """Time limit of an installation, as a wheel may have gigabytes."""
@@ -47,7 +50,7 @@ def install_wheels(wheels: Sequence[str], python_command: Sequence[str], folder:
         with contextlib.suppress(OSError):  # another process was faster; use its folder
             making.rename(wheels_folder)
     except OSError as error:
-        raise RunError("worker", f"{folder} cannot be written: {error.strerror}") from None
+        raise _error(f"{folder} cannot be written: {error.strerror}") from None
     finally:
         shutil.rmtree(making, ignore_errors=True)
     return wheels_folder
@@ -86,18 +89,16 @@ def environment(packages: Sequence[str], python: Sequence[str], folder: Path) ->
             done = run_python(python, "-m", "venv", "--without-pip", str(home), limit_s=INSTALL_S)
             if done.returncode:
                 words = " ".join((done.stderr or done.stdout).split())
-                raise RunError("worker", f"{python[0]} -m venv {home} failed: {words}")
+                raise _error(f"{python[0]} -m venv {home} failed: {words}")
             _install(packages, python, ("--python", str(program), *PIP))
             behind = run_python(python, "-c", PRINT_PATH, limit_s=INSTALL_S).stdout
             (packages_folder,) = home.glob("lib/python*/site-packages")
             (packages_folder / "behind.pth").write_text(behind, "utf-8")
             (home / READY_FILE).touch()
     except atomic.BusyError:
-        raise RunError(
-            "worker", f"another session is still installing {home}; end it, and run again"
-        ) from None
+        raise _error(f"another session is still installing {home}; end it, and run again") from None
     except (atomic.NoLocksError, OSError) as error:
-        raise RunError("worker", f"{folder} cannot be written: {error}") from None
+        raise _error(f"{folder} cannot be written: {error}") from None
     return program
 
 
@@ -106,15 +107,13 @@ def _install(wheels: Sequence[str], python: Sequence[str], options: Sequence[str
     try:
         done = run_python(python, "-m", "pip", *options, "--", *wheels, limit_s=INSTALL_S)
     except subprocess.TimeoutExpired:
-        raise RunError(
-            "worker",
+        raise _error(
             f"pip needs longer than {INSTALL_S:g} s for {named}; install it by hand and name that "
             'Python: baseline_engine = { python = "PATH" }, or --mlperf-against=python:PATH',
         ) from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise RunError(
-            "worker",
+        raise _error(
             f"{named} cannot be installed by {python[0]} -m pip: {last.removeprefix('ERROR: ')}; "
             "without a network, name a .whl file, or set PIP_FIND_LINKS to a folder of them",
         )
@@ -136,7 +135,7 @@ def run_python(
             env={**os.environ, "PYTHONPATH": ""},
         )
     except OSError as error:
-        raise RunError("worker", f"{python[0]} cannot be started: {error.strerror}") from None
+        raise _error(f"{python[0]} cannot be started: {error.strerror}") from None
 
 
 FOLDER_LABEL = "baseline-build"
@@ -219,8 +218,7 @@ def _environment_of(earlier: EarlierBuild, folder: Path) -> PythonEnvironment:
     named = earlier.elsewhere
     python = named.command if named else (sys.executable,)
     if named and len(python) > 1:
-        raise RunError(
-            "worker",
+        raise _error(
             f"pip cannot install the other version with {named.title}, only into a Python here: "
             "install it there yourself, and name it: --mlperf-against='command:...'",
         )
@@ -264,7 +262,7 @@ def _copy_package(code: Path) -> None:
     try:
         shutil.copytree(PACKAGE, code / PACKAGE.name, ignore=ignore)
     except OSError as error:
-        raise RunError("worker", f"cannot copy this package to {code}: {error}") from None
+        raise _error(f"cannot copy this package to {code}: {error}") from None
 
 
 # --- git -------------------------------------------------------------------------------------
@@ -329,16 +327,14 @@ def commit_named(folder: Path, ref: str) -> str:
     branch = next((b for b in targets or BRANCHES if _is(folder, b)), None)
     if branch is None:
         names = " and ".join(targets) or f"a target branch ({', '.join(BRANCHES)})"
-        raise RunError(
-            "worker",
+        raise _error(
             f"{names} is not in this clone: fetch it with its history (git fetch --unshallow), or "
             "name a commit: git:REF",
         )
     try:
         return _git(folder, "merge-base", "HEAD", branch)
     except RunError:
-        raise RunError(
-            "worker",
+        raise _error(
             f"this clone has no common commit with {branch}: fetch the whole history (git fetch "
             "--unshallow)",
         ) from None
@@ -362,8 +358,8 @@ def _commit(folder: Path, ref: str) -> str:
     try:
         return _git(folder, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
     except RunError:
-        raise RunError(
-            "worker", f"{ref} is not a commit of this clone: git fetch it, or name another"
+        raise _error(
+            f"{ref} is not a commit of this clone: git fetch it, or name another"
         ) from None
 
 
@@ -374,8 +370,7 @@ def _submodules(top: Path, commit: str) -> list[str]:
     lines = _git(top, "diff", "--raw", "--no-renames", commit).splitlines()
     changed = [line.partition("\t")[2] for line in lines if SUBMODULE_MODE in line[:14]]
     if changed:
-        raise RunError(
-            "worker",
+        raise _error(
             f"commit {commit[:COMMIT_DIGITS]} uses another commit of submodule {changed[0]}, which "
             "is not checked out here: make a full checkout of it elsewhere, install it, and name "
             "its Python: python:PATH",
@@ -392,8 +387,7 @@ def _require_python(top: Path, commit: str) -> None:
         return  # no such file, or one that its own tools will refuse
     here = platform.python_version()
     if not needs.contains(here, prereleases=True):
-        raise RunError(
-            "worker",
+        raise _error(
             f"commit {commit[:COMMIT_DIGITS]} requires Python {needs}, and this is Python {here}: "
             "set python in the engine entry, or name a Python that has this build: python:PATH",
         )
@@ -403,11 +397,11 @@ def _git(folder: Path, *arguments: str) -> str:
     try:
         done = run_git(folder, *arguments, limit_s=CHECKOUT_S)
     except OSError as error:
-        raise RunError("worker", f"git cannot be started: {error.strerror}") from None
+        raise _error(f"git cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise RunError("worker", f"git {arguments[0]} took longer than {CHECKOUT_S:g} s") from None
+        raise _error(f"git {arguments[0]} took longer than {CHECKOUT_S:g} s") from None
     if done.returncode:
         words = " ".join(done.stderr.decode(errors="replace").split())
         reason = words or f"exit code {done.returncode}"
-        raise RunError("worker", f"git {' '.join(arguments[:2])}: {reason}")
+        raise _error(f"git {' '.join(arguments[:2])}: {reason}")
     return os.fsdecode(done.stdout).strip()

@@ -194,11 +194,8 @@ def _open(path: Path, folder: int) -> int:
         ) from None
 
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
-
-
 def control(
-    gpus: int, *, limit_s: float = 60.0, environment: Mapping[str, str] = _NOTHING
+    gpus: int, *, limit_s: float = 60.0, environment: Mapping[str, str] = MappingProxyType({})
 ) -> ControlRun:
     """Run the micro-benchmark on an idle machine: 0.6 s on a CPU, some seconds on GPUs.
 

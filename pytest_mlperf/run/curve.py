@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_mlperf.core.contention import Contention, client_note, core_users
 from pytest_mlperf.core.errors import MlperfError, RunError, text_of
+from pytest_mlperf.core.measurement import RunServing
 from pytest_mlperf.core.metrics import ARRIVAL_METRICS, COUNTS, METRICS, RATES, at_point
 from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
@@ -134,8 +135,8 @@ def curve_figures(log: CurveLog, accelerator: str) -> Figures:
         if len(values) == len(log.points):
             metrics[name] = geometric_mean(values)
     begin_s, end_s = log.window_s
-    return Figures.signed(
-        (*_notes(log), *_signs(log)),
+    return Figures(
+        signs=tuple(_signs(log)),
         metrics={**metrics, **per_gpu(metrics, accelerator)},
         samples=log.samples,
         queries=sum(point.requests for point in log.points),
@@ -163,13 +164,10 @@ def curve_finishes(log: CurveLog) -> dict[str, int]:
     }
 
 
-NO_CLIENTS: Mapping[str, float] = MappingProxyType({})
-
-
 def curve_validity(
     log: CurveLog,
     gated: Iterable[str] = (),
-    client: Mapping[str, float] = NO_CLIENTS,
+    client: Mapping[str, float] = MappingProxyType({}),
     at_a_time: int | None = None,
     may_fail: float = 0.0,
     load: Contention | None = None,
@@ -183,51 +181,39 @@ def curve_validity(
     seen: list[Findings] = []
     users = core_users(load, fmean(point.client_busy for point in log.points))
     for point in log.points:
-        at_limit = [*_client_at_limit(point), *_failures(point, may_fail)]
-        if point.open is None:
-            seen.append(Findings(invalid=(*at_limit, *_reasons(point, users))))
-            continue
-        late = _late(point, point.open, gated, client, at_a_time)
-        reasons = [*at_limit, *late.invalid, *_open_reasons(point, point.open, log)]
-        seen.append(replace(late, invalid=tuple(reasons)))
+        window, signs, reasons = point.open, tuple[Sign, ...](), list(_at_limit(point, may_fail))
+        least = MIN_REQUESTS if window else max(MIN_REQUESTS, MIN_SLOT_REQUESTS * point.point)
+        if window and at_a_time is not None and window.most > at_a_time:
+            counts = {"most": window.most, "sent": at_a_time}
+            reasons.append(Reason.of(Key.CLIENT_LATE, "client_queues", **counts))
+        elif window:
+            signs = tuple(_late(point, window, gated, client))
+        if point.requests < least:
+            figures = {"count": point.requests, "duration_s": point.duration_s, "needed": least}
+            reasons.append(Reason.of(Key.TOO_FEW_REQUESTS, "few_requests", **figures))
+        else:
+            reasons += _open_reasons(point, window, log) if window else _reasons(point, users)
+        seen.append(Findings(signs=signs, invalid=tuple(_at(point, r) for r in reasons)))
     return Findings(**merged_fields(*seen))
 
 
-def _client_at_limit(point: PointWindow) -> Iterator[Reason]:
+def _at_limit(point: PointWindow, may_fail: float) -> Iterator[Reason]:
     rate, reach = point.metrics.get("throughput", 0.0), point.client_reach
     if reach is not None and rate > MAX_CLIENT_SHARE * reach:
         tokens = point.tokens / point.requests if point.tokens else None
-        figures = {"rate": rate, "reach": reach, "tokens": tokens}
-        yield _at(point, Reason.of(Key.CLIENT_LATE, "client_at_limit", **figures))
-
-
-def _failures(point: PointWindow, may_fail: float) -> Iterator[Reason]:
+        yield Reason.of(Key.CLIENT_LATE, "client_at_limit", rate=rate, reach=reach, tokens=tokens)
     every = point.failed + point.requests
     if point.failed > may_fail * every:
         figures = {"count": point.failed, "of": every, "allowed": may_fail}
-        yield _at(point, Reason.of(Key.REQUESTS_FAILED, "requests_failed", **figures))
-
-
-def _too_few(point: PointWindow, least: float) -> Iterator[Reason]:
-    if point.requests < least:
-        figures = {"count": point.requests, "duration_s": point.duration_s, "needed": least}
-        yield _at(point, Reason.of(Key.TOO_FEW_REQUESTS, "few_requests", **figures))
+        yield Reason.of(Key.REQUESTS_FAILED, "requests_failed", **figures)
 
 
 def _late(
-    point: PointWindow,
-    window: OpenWindow,
-    gated: Iterable[str],
-    client: Mapping[str, float],
-    at_a_time: int | None,
-) -> Findings:
+    point: PointWindow, window: OpenWindow, gated: Iterable[str], client: Mapping[str, float]
+) -> Iterator[Sign]:
     names = dict.fromkeys(("latency_p50", *(name.partition("@")[0] for name in gated)))
-    note = client_note(point.metrics, names, {**client, **_lateness(window, client)})
-    if at_a_time is not None and window.most > at_a_time:
-        reason = Reason.of(Key.CLIENT_LATE, "client_queues", most=window.most, sent=at_a_time)
-        return Findings(invalid=(_at(point, reason),))
-    sign = Sign(key=SignKey.CLIENT_LATE, text=note or "", point=point.point)
-    return Findings.signed([sign] if note else [])
+    if note := client_note(point.metrics, names, {**client, **_lateness(window, client)}):
+        yield Sign(key=SignKey.CLIENT_LATE, text=note, point=point.point)
 
 
 def _lateness(window: OpenWindow, client: Mapping[str, float]) -> dict[str, float]:
@@ -247,21 +233,17 @@ def curve_lateness(log: CurveLog, client: Mapping[str, float]) -> dict[str, floa
 
 def _open_reasons(point: PointWindow, window: OpenWindow, log: CurveLog) -> Iterator[Reason]:
     """Yield reasons why an open loop's point must not be judged; a trace need not be steady."""
-    if few := [*_too_few(point, MIN_REQUESTS)]:
-        yield from few
-        return
     grown, shape = window.after - window.before, min(1.0, log.burstiness or 1.0)
     by_chance = GROWTH_DEVIATIONS * math.sqrt((window.after + window.before) / shape)
     grows = log.arrivals != "trace" and grown > max(GROWTH_SHARE * point.requests, by_chance)
     if grows or window.unanswered > UNANSWERED * point.requests:
         counts = {"before": window.before, "after": window.after, "of": point.requests}
-        reason = Reason.of(Key.OVERLOADED, "overloaded", unanswered=window.unanswered, **counts)
-        yield _at(point, reason)
+        yield Reason.of(Key.OVERLOADED, "overloaded", unanswered=window.unanswered, **counts)
         return
     latencies = [took_s for requests, _, took_s in point.parts if requests]
     moved, p_value = drift(latencies if len(latencies) == len(point.parts) else [])
     if log.arrivals != "trace" and abs(moved) > SLOWED_LATENCY_SHARE and p_value < DRIFT_RISK:
-        yield _at(point, Reason.of(Key.NOT_STEADY, "latency_drifts", moved=moved))
+        yield Reason.of(Key.NOT_STEADY, "latency_drifts", moved=moved)
 
 
 def _at(point: PointWindow, reason: Reason) -> Reason:
@@ -269,13 +251,10 @@ def _at(point: PointWindow, reason: Reason) -> Reason:
 
 
 def _reasons(point: PointWindow, users: Note) -> Iterator[Reason]:
-    if few := [*_too_few(point, max(MIN_REQUESTS, MIN_SLOT_REQUESTS * point.point))]:
-        yield from few
-        return
     if point.under_way + point.paused < (1 - LOAD_SLACK_SHARE) * point.point:
         figures = {"seen": point.under_way, "of": point.point, "paused": point.paused}
         turns, key = bool(point.turns), Key.CONCURRENCY_NOT_HELD
-        yield _at(point, Reason.of(key, "not_held", **figures, turns=turns, users=users))
+        yield Reason.of(key, "not_held", **figures, turns=turns, users=users)
     yield from throughput_drift(point)
 
 
@@ -283,7 +262,7 @@ def throughput_drift(point: PointWindow) -> Iterator[Reason]:
     """Yield a reason if a closed loop's throughput drifted within a point, by linear regression."""
     moved, p_value = drift(_work(point))
     if abs(moved) > DRIFT_SHARE and p_value < DRIFT_RISK:
-        yield _at(point, Reason.of(Key.NOT_STEADY, "throughput_drifts", moved=moved))
+        yield Reason.of(Key.NOT_STEADY, "throughput_drifts", moved=moved)
 
 
 def _work(point: PointWindow) -> list[int]:
@@ -330,12 +309,6 @@ def _signs(log: CurveLog) -> Iterator[Sign]:
         cut, ended = point.finishes.get("length", 0), sum(point.finishes.values())
         if MIXED * ended < cut < (1 - MIXED) * ended:
             shares.append(f"{cut / ended:.0%} at {point.point:,}")
-    if shares:
-        yield Sign.of(SignKey.ANSWERS_CUT, "cut_in_part", shares=", ".join(shares))
-
-
-def _notes(log: CurveLog) -> Iterator[Sign]:
-    for point in log.points:
         if point.failed:
             counts = {"count": point.failed, "of": point.failed + point.requests}
             failed = SignKey.REQUESTS_FAILED
@@ -349,6 +322,8 @@ def _notes(log: CurveLog) -> Iterator[Sign]:
             yield Sign.of(SignKey.STALLED, "stalled", point=point.point, **counts)
         for key, text in point.notes.items():
             yield Sign(key=SignKey(key), text=text, point=point.point)
+    if shares:
+        yield Sign.of(SignKey.ANSWERS_CUT, "cut_in_part", shares=", ".join(shares))
 
 
 def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
@@ -387,7 +362,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
     )
     reasons = [reason for point, _ in points for reason in point.invalid]
     return log, Findings(
-        invalid=(*reasons, *(reason for window in windows for reason in throughput_drift(window))),
+        invalid=(*reasons, *(_at(w, reason) for w in windows for reason in throughput_drift(w))),
         notes=tuple(note for point, _ in points for note in point.notes),
     )
 
@@ -415,7 +390,7 @@ def recorded_figures(points: Sequence[endpoints.RecordedPoint], accelerator: str
         "within_se": answer_length_errors(log),
         "samples": samples,
         "queries": samples,
-        "serving": figures.serving,
+        "serving": RunServing(requests=figures.requests),
     }
 
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from itertools import chain
+from typing import Any
 
 from pytest_mlperf.core import measurement
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.contention import MEMORY_SHARE, Contention, client_note, lost_share
+from pytest_mlperf.core.control import State
 from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job, LoadGenSettings, MeasuredCase
-from pytest_mlperf.core.measurement import ReplicaRun, RunHardware, RunServing
+from pytest_mlperf.core.measurement import GpuRun, ReplicaRun, RunHardware, RunServing
 from pytest_mlperf.core.metrics import METRICS, SLOWEST_REPLICA
 from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import MAX_RATE, MIN_RATE
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
+from pytest_mlperf.core.roofline import RooflineShare
 from pytest_mlperf.core.rulings.stragglers import slowest
 from pytest_mlperf.hardware.clock import MIN_MOVE_SECONDS
 from pytest_mlperf.hardware.machine import split
@@ -34,14 +37,7 @@ MAX_LISTED_PROCESSES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Hold what one data source shows about a run.
-
-    Attributes:
-        metrics: Values by metric name, SI units.
-        invalid: Reasons why the run must not be judged.
-        zero: Metrics that are 0, which `metrics` cannot contain.
-        energy: Energy of the run by source.
-    """
+    """Hold what one data source shows about a run; see `Run` for the fields."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     invalid: tuple[Reason, ...] = ()
@@ -49,25 +45,28 @@ class Findings:
     signs: tuple[Sign, ...] = ()
     zero: tuple[str, ...] = ()
     energy: Mapping[Source, EnergyReading] = field(default_factory=dict)
-
-    @classmethod
-    def signed(cls, signs: Iterable[Sign], **fields: Any) -> Self:
-        """Return findings with these warnings (`Sign`) and values of other fields."""
-        return cls(signs=tuple(signs), **fields)
+    energy_unknown: str | None = None
+    limit_missed: bool = False
+    light: tuple[RooflineShare, ...] = ()
+    replicas: tuple[ReplicaRun, ...] = ()
+    contention: Contention | None = None
+    state: State = field(default_factory=dict)
+    gpus: tuple[GpuRun, ...] = ()
+    server: Mapping[str, float] = field(default_factory=dict)
 
 
 def merged_fields(*findings: Findings) -> dict[str, Any]:
-    """Merge findings into one mapping of fields; metrics, notes and warnings are combined."""
-    fields = {f.name: getattr(one, f.name) for one in findings for f in dataclasses.fields(one)}
-    return {
-        **fields,
-        "metrics": {name: value for one in findings for name, value in one.metrics.items()},
-        "invalid": tuple(reason for one in findings for reason in one.invalid),
-        "notes": tuple(note for one in findings for note in one.notes),
-        "signs": tuple(sign for one in findings for sign in one.signs),
-        "zero": tuple(name for one in findings for name in one.zero),
-        "energy": {source: seen for one in findings for source, seen in one.energy.items()},
-    }
+    """Merge findings into one mapping of fields; tuples and mappings are combined."""
+    fields: dict[str, Any] = {}
+    for name, value in chain.from_iterable(vars(one).items() for one in findings):
+        earlier = fields.get(name, value)
+        if isinstance(value, tuple):
+            fields[name] = (*fields.get(name, ()), *value)
+        elif isinstance(value, Mapping):
+            fields[name] = {**earlier, **value}
+        else:
+            fields[name] = value or earlier
+    return fields
 
 
 _GROUPS = {"load": measurement.RunLoad, "hardware": RunHardware, "serving": RunServing}
@@ -91,34 +90,15 @@ class Figures(Findings):
     queries: int
     duration_s: float
 
-    @property
-    def serving(self) -> RunServing:
-        """Number of requests and answer lengths at each point of a curve."""
-        return RunServing(requests=self.requests, lengths=self.lengths)
 
-
-@dataclass(frozen=True, kw_only=True)
-class Load(Findings):
-    """Hold findings on other processes' use of the machine during a run."""
-
-    contention: Contention | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replicated(Findings):
-    """Hold the findings of a run with several replicas, and the measurements of each replica."""
-
-    replicas: tuple[ReplicaRun, ...] = ()
-
-
-def replica_findings(result: Mapping[str, Any]) -> Replicated:
+def replica_findings(result: Mapping[str, Any]) -> Findings:
     """Return each replica's results, and the slowest one's speed relative to the median speed."""
     replicas = tuple(
         ReplicaRun(**{**each, "gpus": tuple(each["gpus"]), "shares": tuple(each["shares"])})
         for each in result["replicas"]
     )
     share = slowest(replicas)
-    return Replicated(metrics={SLOWEST_REPLICA: share} if share else {}, replicas=replicas)
+    return Findings(metrics={SLOWEST_REPLICA: share} if share else {}, replicas=replicas)
 
 
 def figures(
@@ -135,7 +115,11 @@ def figures(
     goodput = ours.pop(GOODPUT, None)
     for name, value in ours.items():
         if not MIN_RATE <= value <= MAX_RATE:
-            raise _not_positive(name, value, detail.path)
+            cause = "the engine reports the end of answers at the same time as their first token"
+            if name == "tokens_per_sample":
+                cause = "done() was given n_tokens of 0 for every sample"
+            text = f"{name} is {value!r} by the measured times; it must be positive: {cause}"
+            raise RunError("engine", text, detail.path)
     zero = (GOODPUT,) if goodput == 0 else ()
     if goodput:
         if reason := _unknown_goodput(ours, theirs):
@@ -188,7 +172,7 @@ def client_findings(
     note = client_note(metrics, {**job.limits, **job.latency_limits}, client)
     if note is None:
         return Findings()
-    return Findings.signed([Sign(key=SignKey.CLIENT_LATE, text=note)])
+    return Findings(signs=(Sign(key=SignKey.CLIENT_LATE, text=note),))
 
 
 CLOCK_SHARE = 0.1
@@ -230,7 +214,7 @@ def start_findings(job: Job, effects: Mapping[str, float]) -> Findings:
     note = Note.of("slow_start", times=slowed, metric=name, **limits)
     if shares[name] > START_INVALID and (slowed > QUEUED or not paced):
         return Findings(invalid=(Reason(key=Key.SLOW_START, text=note),))
-    return Findings.signed([Sign(key=SignKey.SLOW_START, text=note)])
+    return Findings(signs=(Sign(key=SignKey.SLOW_START, text=note),))
 
 
 MIN_DURATION_SHARE, MAX_DURATION_SHARE = 0.5, 4.0
@@ -251,18 +235,18 @@ def length_findings(settings: LoadGenSettings, duration_s: float, *, probed: boo
     if settings.points or duration_s <= MAX_DURATION_SHARE * planned_s:
         return Findings()
     lengths = {"lasted_s": duration_s, "planned_s": planned_s}
-    return Findings.signed([Sign.of(SignKey.TOO_LONG, "too_long", **lengths)])
+    return Findings(signs=(Sign.of(SignKey.TOO_LONG, "too_long", **lengths),))
 
 
-def load_findings(job: MeasuredCase, measured: Mapping[str, Any] | None) -> Load:
+def load_findings(job: MeasuredCase, measured: Mapping[str, Any] | None) -> Findings:
     """Return other processes' load in a run; `measured`: `Contention`'s fields, None if unread."""
     if measured is None:
-        return Load()
+        return Findings()
     contention = Contention(
         **{**measured, "others": dict(list(measured["others"].items())[:MAX_LISTED_PROCESSES])}
     )
     if contention.serves is False:  # its work cannot be separated from others'
-        return Load(contention=contention)
+        return Findings(contention=contention)
     elsewhere = bool(job.url) and contention.serves is None
     on_cpu = job.accelerator == "cpu" and not elsewhere
     bounded = dataclasses.replace(
@@ -271,16 +255,7 @@ def load_findings(job: MeasuredCase, measured: Mapping[str, Any] | None) -> Load
         drop_share=lost_share(contention, on_cpu=on_cpu, memory=MEMORY_SHARE),
         serves=False if elsewhere else contention.serves,
     )
-    return Load(contention=bounded)
-
-
-def _not_positive(name: str, value: float, log: str) -> RunError:
-    reason = "the engine reports the end of answers at the same time as their first token"
-    if name == "tokens_per_sample":
-        reason = "done() was given n_tokens of 0 for every sample"
-    return RunError(
-        "engine", f"{name} is {value!r} by the measured times; it must be positive: {reason}", log
-    )
+    return Findings(contention=bounded)
 
 
 def _unknown_goodput(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.untrusted import parse_json
+from pytest_mlperf.run.worker.clocks import QUANTILES
 from pytest_mlperf.stores.foreign import MAX_LOG_BYTES, UnfitError, read_regular
 
 if TYPE_CHECKING:
@@ -96,10 +97,6 @@ def _is_whole(value: object) -> bool:
     return type(value) is int and abs(value) < 2**64
 
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**64
-
-
 def _is_rate(value: object) -> bool:
     """Check that a value is a number, or None: LoadGen's rate of a single query is undefined."""
     return value is None or type(value) is float or _is_whole(value)
@@ -112,8 +109,8 @@ def _is_time(value: object) -> bool:
         return False
 
 
-_TYPES: tuple[tuple[re.Pattern[str], Callable[[object], bool], str], ...] = (
-    (re.compile("num_errors|result_query_count"), _is_count, "a count"),
+_TYPES: tuple[tuple[re.Pattern[str], Callable[[Any], bool], str], ...] = (
+    (re.compile("num_errors|result_query_count"), lambda v: _is_whole(v) and v >= 0, "a count"),
     (re.compile(r"result_.*_percentile_\w*ns|result_min_latency_ns"), _is_whole, "whole ns"),
     (re.compile(r"result_\w+_(samples|tokens)_per_sec(ond)?"), _is_rate, "a number"),
     (re.compile("result_(samples|tokens)_per_second"), _is_rate, "a number"),
@@ -195,13 +192,14 @@ class Detail:
             metrics["tokens_per_second"] = self._number(tokens_key)
         if scenario == Scenario.OFFLINE:
             return metrics
-        latency: Timed = "query_latency" if scenario == Scenario.MULTI_STREAM else "latency"
-        for name, percentile in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
-            metrics[f"latency_{name}"] = self._time_s(latency, percentile)
+        multi = scenario == Scenario.MULTI_STREAM
+        times: dict[str, Timed] = {"latency": "query_latency" if multi else "latency"}
         if tokens_key in self.values:
-            for timed in ("ttft", "tpot"):
-                for name, percentile in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
-                    metrics[f"{timed}_{name}"] = self._time_s(timed, percentile)
+            times |= {"ttft": "ttft", "tpot": "tpot"}
+        for name, timed in times.items():
+            for label, percentile in QUANTILES.items():
+                key = _PERCENTILE_KEYS[timed].format(f"{100 * percentile:.2f}")
+                metrics[f"{name}_{label}"] = self._number(key) / 1e9
         return metrics
 
     def _number(self, key: str) -> float:
@@ -211,9 +209,6 @@ class Detail:
                 "loadgen", f"{key} is {value!r} in {self.path}; it must be positive", self.path
             )
         return float(value)
-
-    def _time_s(self, timed: Timed, percentile: float) -> float:
-        return self._number(_PERCENTILE_KEYS[timed].format(f"{100 * percentile:.2f}")) / 1e9
 
 
 def parse_detail(path: Path) -> Detail:

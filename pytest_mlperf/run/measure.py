@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,7 +48,7 @@ from pytest_mlperf.run.power.exporter import watched_exporter
 from pytest_mlperf.run.power.sampling import PowerSampling
 from pytest_mlperf.run.project import new_folder
 from pytest_mlperf.run.reading import Evidence, read_run, subject_of
-from pytest_mlperf.run.server import ServerLog, watched_server
+from pytest_mlperf.run.server import watched_server
 
 
 class WorkerProgress:
@@ -171,9 +171,6 @@ def measure(
         run = read_run(evidence, job, placement.conditions)
     else:
         run = read_benchmark(evidence, job, placement.conditions)
-    if run and not job.url:  # the server's GPUs are unknown
-        hardware = replace(run.hardware, ids=placement.conditions.machine.hashes(job.accelerator))
-        run = replace(run, hardware=hardware)
     if run and conditions.server and (server := conditions.machine.server):
         reasons = identity_reasons(server, conditions.server.ask())
         server_reasons = [Reason(key=Key.SERVER_HARDWARE, text=text) for text in reasons]
@@ -219,8 +216,8 @@ def _work(
         serves = isinstance(job, Job) and (
             is_client(job.engine_use) and not job.engine.options.get("serve")
         )  # a server of the user holds the GPUs' memory
+        uuids = placement.conditions.machine.uuids(job.accelerator)
         if job.engine_use not in IDLE_ENGINES and not serves:
-            uuids = placement.conditions.machine.uuids(job.accelerator)
             require_free(uuids, placement.conditions.folder, waiting=show)
         waited_s = placement.waited_s
         if task.performance and case.conditions.idle:
@@ -228,29 +225,38 @@ def _work(
         started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         control = placement.control(job.accelerator) if task.performance else ControlRun()
         case = dataclasses.replace(case, conditions=placement.conditions)
+        is_sampled = task.performance and case.conditions.power and uuids
+        sampling = stack.enter_context(_sampling(case)) if is_sampled else None
+        linger = sampling.linger if sampling else lambda: None
+        accuracy = None
         if isinstance(job, BenchmarkTest):
-            evidence, accuracy = _benchmarked(case, job), None
+            evidence = benchmarked(job, case.conditions, case.folder, case.progress.show)
+            linger()
         else:
-            evidence, accuracy = _observed(case, build, checkpoint, unscored)
+            evidence, accuracy = _observed(case, build, checkpoint, unscored, linger)
     evidence = dataclasses.replace(
         evidence,
         started=started,
         control=control,
         warmed=warmed,
         waited_s=waited_s,
+        power=sampling.log if sampling else None,
         notes=(*placement.notes, *evidence.notes),
     )
     return evidence, accuracy, placement
 
 
 def _observed(
-    case: _Measured, build: Build | None, checkpoint: Checkpoint | None, unscored: list[RunError]
+    case: _Measured,
+    build: Build | None,
+    checkpoint: Checkpoint | None,
+    unscored: list[RunError],
+    linger: Callable[[], None],
 ) -> tuple[Evidence, AccuracyPass | None]:
     job, task = case.job, case.task
     assert isinstance(job, Job)
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
-        sampling = enter(_sampling(case)) if _is_sampled(case) else None
         host = enter(HostSampling()) if task.performance and case.conditions.power else None
         exporter = case.conditions.exporter if task.performance else None
         exporter_log = enter(watched_exporter(exporter)) if exporter else None
@@ -267,9 +273,14 @@ def _observed(
         )
         if checkpoint:
             checkpoint.require(loaded["engine"])
-        finished, server = _finished(case, worker, loaded["pages"])
-        if sampling:
-            sampling.linger()
+        finished, server, pages = None, None, loaded["pages"]
+        if task.performance:
+            watch = (
+                contextlib.nullcontext() if pages is None else watched_server(pages, case.folder)
+            )
+            with watch as server:
+                finished = worker.wait_for("finished")
+        linger()
         worker.wait_for("ready")
         accuracy = _accuracy(case, worker, loaded, subject)
         with _collect_scorer_errors(unscored):
@@ -283,7 +294,6 @@ def _observed(
         subject=subject,
         target_qps=_rate_of_later_runs(case, worker.spec.settings, finished),
         probed=case.progress.probed,
-        power=sampling.log if sampling else None,
         host=host.counted if host else {},
         server=server,
         exporter=exporter_log,
@@ -305,31 +315,6 @@ def _rate_of_later_runs(
     per_query = settings.per_query
     issued: int = finished["result"]["issued"]
     return max(rate, issued / per_query / work_s)
-
-
-def _benchmarked(case: _Measured, test: BenchmarkTest) -> Evidence:
-    with contextlib.ExitStack() as stack:
-        sampling = stack.enter_context(_sampling(case)) if _is_sampled(case) else None
-        evidence = benchmarked(test, case.conditions, case.folder, case.progress.show)
-        if sampling:
-            sampling.linger()
-    return dataclasses.replace(evidence, power=sampling.log if sampling else None)
-
-
-def _finished(
-    case: _Measured, worker: WorkerProcess, pages: Sequence[str] | None
-) -> tuple[Event | None, ServerLog | None]:
-    if not case.task.performance:
-        return None, None
-    if pages is None:
-        return worker.wait_for("finished"), None
-    with watched_server(pages, case.folder) as server:
-        return worker.wait_for("finished"), server
-
-
-def _is_sampled(case: _Measured) -> bool:
-    watched = case.task.performance and case.conditions.power
-    return watched and bool(case.conditions.machine.uuids(case.job.accelerator))
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from pytest_mlperf.core.baseline import has_salt
 from pytest_mlperf.core.case import Scenario
@@ -54,7 +55,7 @@ from pytest_mlperf.run.power.exporter import Exporter, ExporterLog, exporter_ene
 from pytest_mlperf.run.power.figures import CLOCK_SET, findings_of, sampled, wall_meter_findings
 from pytest_mlperf.run.power.sampling import PowerLog
 from pytest_mlperf.run.roofline_share import roofline_findings
-from pytest_mlperf.run.server import Answers, ServerLog, answer_findings, server_findings
+from pytest_mlperf.run.server import Answers, ServerLog, answer_signs, server_findings
 from pytest_mlperf.run.worker.point_window import CURVE_LOG
 from pytest_mlperf.stores.endpoints import version_of
 
@@ -74,7 +75,14 @@ def subject_of(
     `build` is the worker's environment and `python` describes it; None for this Python. `built`
     describes its checkpoint. `exporter` measures the GPUs of its server.
     """
-    python_facts = _other_python_facts(build, python) if build and python else {}
+    python_facts: dict[str, str] = {}
+    if build and python:
+        versions = {f"python.{name}": version for name, version in python["versions"].items()}
+        python_facts = {"python": str(python["version"]), **versions}
+        if build.baseline:
+            python_facts |= {"build": build.title, "python.prefix": str(python["prefix"])}
+        elif python["system"]:
+            python_facts["python.system"] = str(python["system"])
     # Baselines in git must not contain a user's folders, which options may name.
     subject = Subject(
         identity=machine.identity(job.accelerator),
@@ -95,15 +103,6 @@ def subject_of(
         },
     )
     return placeless(subject, home=str(Path.home()))
-
-
-def _other_python_facts(build: Build, python: Event) -> dict[str, str]:
-    """Return facts about a worker's other Python, with its path if it is a baseline's build."""
-    versions = {f"python.{name}": version for name, version in python["versions"].items()}
-    facts = {"python": str(python["version"]), **versions}
-    if build.baseline:
-        return {**facts, "build": build.title, "python.prefix": str(python["prefix"])}
-    return {**facts, "python.system": str(python["system"])} if python["system"] else facts
 
 
 LOOP_SETTINGS = ("points", "ramp_ms", "arrivals", "burstiness", "audit", "max_failed")
@@ -150,9 +149,9 @@ class Evidence:
     finished: Event | None
     subject: Subject
     target_qps: float | None
-    power: PowerLog | None
     warm_s: float
     notes: tuple[str, ...]
+    power: PowerLog | None = None
     settings: LoadGenSettings | None = None
     started: str = ""
     control: ControlRun = field(default_factory=ControlRun)
@@ -165,24 +164,18 @@ class Evidence:
     probed: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Validity(Findings):
-    """Hold the findings from LoadGen's decision whether a run is valid."""
-
-    limit_missed: bool = False
-
-
 def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None:
     """Return the performance run of a worker, or None if it made none."""
     finished, settings = evidence.finished, evidence.settings
     if finished is None or settings is None:
         return None
     result, moved_s = finished["result"], finished["result"]["clock_moved_s"]
+    fingerprint = evidence.subject.fingerprint
     timed: TimedLog
     if settings.points:
-        log, seen = _read_curve(finished, evidence.loaded["engine"], job)
+        log, validity = _read_curve(finished, evidence.loaded["engine"], job)
         timed, figures = log, curve.curve_figures(log, job.accelerator)
-        validity, finishes = Validity(**merged_fields(seen)), curve.curve_finishes(log)
+        finishes = curve.curve_finishes(log)
         shortest_s, scored = min(one.duration_s for one in log.points), log.scored
         # Differences between a curve's points are not scatter.
         within = curve.answer_length_errors(log)
@@ -206,44 +199,53 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     used = replace(settings, target_qps=evidence.target_qps)
     shared = evidence.loaded["dataset"].get("sizes", {}).get("prefix_share")
     server = server_findings(evidence.server or ServerLog(), timed, shared, job.limits, answers)
+    shares = {name: share for name, share in hidden.items() if share is not None}
     fields = merged_fields(
         validity,
         figures,
         *energy,
-        Findings(notes=notes),
-        Findings.signed([sign] if differing else []),
+        Findings(notes=notes, signs=(sign,) if differing else (), server=shares),
         client_findings(figures.metrics, result["client"], job),
         load_findings(job, result["contention"]),
         clock_findings(job, moved_s, shortest_s),
         start_findings(job, result["slow_start"]),
         length_findings(used, result["duration_s"], probed=evidence.probed),
         replica_findings(result),
-        _resources(evidence, result, timed),
-        _stages(result, settings),
+        _resources(evidence, result, timed, settings),
         server,
-        answer_findings(answers, evidence.subject.fingerprint, server),
+        Findings(signs=tuple(answer_signs(answers, fingerprint, server.server))),
         _light(evidence, job, figures, energy),
         untimed_input(evidence.loaded["dataset"].get("input_s"), settings, figures),
     )
-    shares = {name: share for name, share in hidden.items() if share is not None}
-    fields["server"] = {**fields["server"], **shares}
-    about = run_arguments(
+    return made_run(
+        evidence,
+        job,
+        conditions,
         **fields,
         client=late,
         finishes=finishes,
-        salt=result["salt"] if has_salt(evidence.subject.fingerprint) else "",
-        control=evidence.control.values,
-        warmed=evidence.warmed,
-        waited_s=evidence.waited_s,
-    )
-    return Run(
-        **about,
+        salt=result["salt"] if has_salt(fingerprint) else "",
         within_se=within,
+    )
+
+
+def made_run(evidence: Evidence, job: MeasuredCase, conditions: Conditions, **fields: Any) -> Run:
+    """Return a run with these fields, and with those that all runs of a process share."""
+    assert evidence.finished is not None
+    hashes = conditions.machine.hashes
+    return Run(
+        **run_arguments(
+            **fields,
+            control=evidence.control.values,
+            warmed=evidence.warmed,
+            waited_s=evidence.waited_s,
+            ids="" if job.url else hashes(job.accelerator),  # a server's GPUs are unknown
+        ),
         target_qps=evidence.target_qps or 0.0,
         session=conditions.session,
         started=evidence.started,
         commit=conditions.commit,
-        folder=str(Path(finished["folder"])),
+        folder=str(Path(evidence.finished["folder"])),
     )
 
 
@@ -260,10 +262,12 @@ def untimed_input(input_s: float | None, settings: LoadGenSettings, figures: Fig
     if input_s is None or input_s <= max(UNTIMED_SHARE * sample_s, MIN_UNTIMED_SECONDS):
         return Findings()
     times = {"input_s": input_s, "sample_s": sample_s}
-    return Findings.signed([Sign.of(SignKey.UNTIMED_INPUT, "untimed_input", **times)])
+    return Findings(signs=(Sign.of(SignKey.UNTIMED_INPUT, "untimed_input", **times),))
 
 
-def _resources(evidence: Evidence, result: Event, timed: TimedLog) -> Findings:
+def _resources(
+    evidence: Evidence, result: Event, timed: TimedLog, settings: LoadGenSettings
+) -> Findings:
     device = None
     if evidence.power and not evidence.power.clock_stepped:
         device = evidence.power.peak_memory(timed.window_s[1])
@@ -273,15 +277,10 @@ def _resources(evidence: Evidence, result: Event, timed: TimedLog) -> Findings:
         LOAD_TIME: evidence.loaded.get("load_s"),
         BUILD_TIME: evidence.build_s,
     }
+    if not settings.points:  # stages of different points would be mixed
+        samples = max(1, result["completed"])
+        taken |= {f"{STAGE}{name}": took_s / samples for name, took_s in result["stages"].items()}
     return Findings(metrics={name: float(value) for name, value in taken.items() if value})
-
-
-def _stages(result: Event, settings: LoadGenSettings) -> Findings:
-    if settings.points:
-        return Findings()  # stages of different points would be mixed
-    samples = max(1, result["completed"])
-    taken = {f"{STAGE}{name}": seconds / samples for name, seconds in result["stages"].items()}
-    return Findings(metrics={name: seconds for name, seconds in taken.items() if seconds})
 
 
 def _read_curve(
@@ -357,11 +356,8 @@ def has_roofline(job: Job, identity: Mapping[str, object]) -> bool:
 def _light(evidence: Evidence, job: Job, figures: Figures, energy: Sequence[Findings]) -> Findings:
     if not has_roofline(job, evidence.subject.identity):
         return Findings()
-    per_joule = {
-        name: value for source_findings in energy for name, value in source_findings.metrics.items()
-    }
     return roofline_findings(
-        replace(figures, metrics={**figures.metrics, **per_joule}),
+        replace(figures, metrics=merged_fields(figures, *energy)["metrics"]),
         job,
         evidence.subject.identity,
         engine=evidence.loaded["engine"],
@@ -398,18 +394,18 @@ REQUIREMENTS: Mapping[str, NoteKey] = {
 """Note on a requirement that a run missed, by LoadGen's key."""
 
 
-def _validity(detail: Detail, settings: LoadGenSettings) -> Validity:
+def _validity(detail: Detail, settings: LoadGenSettings) -> Findings:
     if detail.valid:
-        return Validity()
+        return Findings()
     unmet = {key for key, value in detail.values.items() if value is False}
     long_enough = unmet.isdisjoint({"result_min_duration_met", "result_min_queries_met"})
     # Early stopping alone means too few queries, not late ones.
     late = "result_perf_constraints_met" in unmet
     if settings.scenario == Scenario.SERVER and long_enough and late:
-        return Validity(limit_missed=True)
+        return Findings(limit_missed=True)
     unmet_notes = [Note.of(note) for key, note in REQUIREMENTS.items() if key in unmet]
     reasons = [*detail.invalid_reasons, *unmet_notes] or ["result is INVALID"]
     texts = [Note.of("of_loadgen", reason=reason) for reason in reasons]
     early = long_enough and "early_stopping_met" in unmet
     key = Key.EARLY_STOPPING if early else Key.LOADGEN
-    return Validity(invalid=tuple(Reason(key=key, text=text) for text in texts))
+    return Findings(invalid=tuple(Reason(key=key, text=text) for text in texts))

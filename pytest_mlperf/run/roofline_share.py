@@ -11,7 +11,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
-from pytest_mlperf.core.roofline import Limit, RooflineShare, roofline_shares, share_of_limit
+from pytest_mlperf.core.roofline import Limit, roofline_shares, share_of_limit
 from pytest_mlperf.core.roofline.bounds import decode_rate, hardware, prefill_rate
 from pytest_mlperf.core.roofline.gpu import (
     PRECISIONS,
@@ -46,13 +46,6 @@ BATCH_KEY = "work.batch"
 """Key of the maximum number of sequences that an engine processes together."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RooflineFindings(Findings):
-    """Hold a run's findings on its share of the roofline."""
-
-    light: tuple[RooflineShare, ...] = ()
-
-
 def roofline_findings(
     figures: Figures,
     job: Job,
@@ -61,7 +54,7 @@ def roofline_findings(
     engine: Mapping[str, str],
     sizes: Mapping[str, float],
     drafts: int | None = None,
-) -> RooflineFindings:
+) -> Findings:
     """Return a run's shares of the roofline; the run is INVALID if it exceeds the limit.
 
     `engine` has the engine's facts, and `sizes` the data set's mean sizes. `drafts` is the number
@@ -70,7 +63,9 @@ def roofline_findings(
     count, kind = split(job.accelerator)
     gpu = gpu_of(job, identity)
     work: dict[str, Any] = {**{n: sizes[n] for n in SIZES if n in sizes}, **_done(engine)}
-    a_step = None if drafts is None else tokens_a_step(figures, drafts)
+    decoded = (figures.metrics.get("tokens_per_sample", 0.0) - 1) * figures.samples
+    # Mean tokens per step; None also if there are impossibly many drafts.
+    a_step = None if drafts is None or decoded <= drafts else decoded / (decoded - drafts)
     undeclared = (bool(drafts) or DRAFTS in engine) and DRAFTED not in job.techniques
     if a_step:
         work["accepted_tokens"] = a_step
@@ -96,18 +91,9 @@ def roofline_findings(
         for light in every
         if light.impossible
     )
-    signs = [] if a_step is None else [_drafts(a_step, undeclared=undeclared)]
-    return RooflineFindings.signed(signs, light=tuple(every), invalid=beyond)
-
-
-def _drafts(a_step: float, *, undeclared: bool) -> Sign:
-    return Sign.of(SignKey.DRAFTS, "drafts", tokens=a_step, undeclared=undeclared)
-
-
-def tokens_a_step(figures: Figures, drafts: int) -> float | None:
-    """Return tokens per decoding step: n / (n - `drafts`); None if `drafts` (accepted) reach n."""
-    decoded = (figures.metrics.get("tokens_per_sample", 0.0) - 1) * figures.samples
-    return decoded / (decoded - drafts) if decoded > drafts else None
+    about = {"tokens": a_step, "undeclared": undeclared}
+    signs = () if a_step is None else (Sign.of(SignKey.DRAFTS, "drafts", **about),)
+    return Findings(signs=signs, light=tuple(every), invalid=beyond)
 
 
 def most_together(samples: int, job: Job, engine: Mapping[str, str]) -> float | None:

@@ -8,22 +8,19 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import sys
 import time
-from binascii import unhexlify
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast, overload
 
-from pytest_mlperf.core.answer_forms import converted
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Scorer, Scores
 from pytest_mlperf.core.measurement import digest
 from pytest_mlperf.core.metrics import OUTPUT_TOKENS
 from pytest_mlperf.registry import imported
-from pytest_mlperf.run.answers import answer_forms, token_counts
+from pytest_mlperf.run.answers import AccuracyLog, token_counts
 from pytest_mlperf.run.child.protocol import import_as_parent
 from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave
 from pytest_mlperf.run.worker.samples import as_dataset, groups_of, require_same_length
@@ -31,70 +28,6 @@ from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.artefacts import ARTEFACTS, ArtefactArchive
 
 PROGRESS_SECONDS = 0.5
-ACCURACY_LOG = "mlperf_log_accuracy.json"
-
-_ANSWER = re.compile(
-    rb'\{ "seq_id" : \d+, "qsl_idx" : (\d{1,18}), "data" : "([0-9A-Fa-f]*)"[^{}]*\},?\n?'
-)
-"""A line of the log, which is one answer."""
-
-_BESIDE = ({b"[", b"", b"]"}, {b"[", b"]"})
-"""Other lines of the log without and with answers; without any, LoadGen writes an empty line."""
-
-
-class AccuracyLog(Mapping[int, bytes]):
-    """Read the outputs of an accuracy run by LoadGen's sample index, in the order of the log.
-
-    Outputs are read from the log on demand, as a diffusion model's images take 31 GB. If a sample
-    has several answers, the first counts, as in MLPerf's reference scripts: MultiStream fills its
-    last query with earlier samples. Outputs are in the engine's format, not the log's.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._forms = answer_forms(path.parent)[::-1]
-        self._places: dict[int, tuple[int, int]] = {}
-        start, last = 0, b""
-        try:
-            with path.open("rb") as file:
-                for number, line in enumerate(file, start=1):
-                    answer = _ANSWER.fullmatch(line)
-                    # A byte is two digits; a regex of pairs would be a hundred times slower.
-                    if answer and (answer.end(2) - answer.start(2)) % 2 == 0:
-                        position = start + answer.start(2), answer.end(2) - answer.start(2)
-                        self._places.setdefault(int(answer[1]), position)
-                    elif last == b"]" or line.strip() not in _BESIDE[bool(self._places)]:
-                        damage = f"{line[:60]!r} is not an answer"
-                        raise self._error(f"{path}:{number} is damaged: {damage}")
-                    start += len(line)
-                    last = line[-3:].strip()
-        except OSError as error:
-            raise self._error(f"cannot read {path}: {error.strerror}") from error
-        if last != b"]":
-            problem = "its closing bracket is missing; the run did not end normally"
-            raise self._error(f"{path} is truncated: {problem}")
-        if not self._places:
-            raise self._error(f"{path} is empty: LoadGen logged no answer of any sample")
-
-    def __getitem__(self, index: int) -> bytes:
-        start, length = self._places[index]
-        try:
-            with self._path.open("rb") as file:
-                file.seek(start)
-                output = unhexlify(file.read(length))
-            return converted(output, self._forms) if self._forms else output
-        except (OSError, ValueError) as error:
-            raise self._error(f"{self._path} changed while it was read: {error}") from error
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def _error(self, message: str) -> RunError:
-        return RunError("loadgen", message, str(self._path))
-
 
 T = TypeVar("T")
 
@@ -147,26 +80,16 @@ class LazySequence(Sequence[T]):
         return self._read(self._indices[position])
 
 
-class HashedOutputs(LazySequence[bytes]):
-    """Give outputs to the scorer, and hash each when it is read, so that it is read only once."""
+def hashed(read: Callable[[int], bytes], digests: dict[int, int]) -> Callable[[int], bytes]:
+    """Wrap `read` to store the digest of each output, by index, when it is first read."""
 
-    def __init__(self, outputs: Sequence[bytes]) -> None:
-        super().__init__(range(len(outputs)), self._digested)
-        self._outputs = outputs
-        self._digests: list[int | None] = [None] * len(outputs)
-
-    def _digested(self, position: int) -> bytes:
-        output = self._outputs[position]
-        if self._digests[position] is None:
-            self._digests[position] = digest(output)
+    def reading(index: int) -> bytes:
+        output = read(index)
+        if index not in digests:
+            digests[index] = digest(output)
         return output
 
-    def digests(self) -> list[int]:
-        """Return the digest of every output; read the outputs that the scorer did not read."""
-        return [
-            digest(self._outputs[position]) if own is None else own
-            for position, own in enumerate(self._digests)
-        ]
+    return reading
 
 
 def build(noun: str, factory: Mapping[str, Any], **arguments: Any) -> Any:
@@ -206,12 +129,16 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
         return log[position]
 
     progress.tell()
-    outputs = HashedOutputs(LazySequence(indices, progress.watched(output)))
+    by_index = dict[int, int]()
+    read = hashed(progress.watched(output), by_index)
+    outputs = LazySequence(indices, read)
     artefact_lists = [LazySequence(indices, progress.watched(attached))] if needed else []
     references = LazySequence(indices, progress.watched(dataset.reference))
     scores = cast("Any", scorer).score(outputs, references, *artefact_lists)
     check(scores, indices)
-    digests = outputs.digests()
+    for index in (index for index in indices if index not in by_index):
+        read(index)  # the scorer did not read it
+    digests = [by_index[index] for index in indices]
     if needed:  # the score depends on artefacts too
         digests = [
             digest(b"%d" % own + b"".join(attached(index)[name] for name in needed))

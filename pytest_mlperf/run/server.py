@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from pytest_mlperf.core.baseline import may_be_cached
 from pytest_mlperf.core.metrics import (
@@ -49,8 +50,6 @@ STEPPED = (
 Answers = Mapping[float | None, Mapping[str, int]]
 """Answer counts of each window, see `Engine.answer_counts`; None for a run's only window."""
 
-NO_ANSWERS: Answers = {}
-
 UNSIZED = 0.05
 """Share of TPOT from which a first message of unknown size is reported."""
 
@@ -80,13 +79,6 @@ class ServerLog:
     readings: list[ServerReading] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     lack: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerFindings(Findings):
-    """Hold findings from a server's metrics page during a run, and its metrics by name."""
-
-    server: Mapping[str, float] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
@@ -119,8 +111,8 @@ def server_findings(
     timed: TimedLog,
     shared: float | None = None,
     limits: Collection[str] = (),
-    answers: Answers = NO_ANSWERS,
-) -> ServerFindings:
+    answers: Answers = MappingProxyType({}),
+) -> Findings:
     """Return a server's metrics in the time windows of a run, with notes on what is missing.
 
     `shared` is the share of the data set's prompt tokens that are a prefix of an earlier prompt;
@@ -133,25 +125,24 @@ def server_findings(
     }
     is_read = not log.lack and (log.readings or log.failures)
     windows: Windows = {}
-    if isinstance(timed, CurveLog):
-        windows = {one.point: (one.begin_s, one.end_s) for one in timed.points}
+    points = timed.points if isinstance(timed, CurveLog) else ()
+    if points:
+        windows = {one.point: (one.begin_s, one.end_s) for one in points}
     elif is_read:
         windows = {None: timed.window_s}
     values, notes = server_seen(log.readings if is_read else (), windows)
     stages = {name: value for name, value in values.items() if is_stage(name) and value}
     values = {**by_usage, **{n: value for n, value in values.items() if not is_stage(n)}}
-    prefixes = () if shared is None else _beside_prompts(values, shared)
-    foreign = _beside_ours(values, timed.points) if isinstance(timed, CurveLog) else ()
-    signs = (*(_missed(log, windows) if is_read else ()), *foreign, *prefixes)
+    signs = _signs(log, windows if is_read else {}, values, points, shared)
     lack = [log.lack.replace(*IF_USAGE_TELLS) if by_usage else log.lack] if log.lack else []
     absent = _absent(log, values, limits)
     gated = {name: values[name] for name in limits if name in values}
-    return ServerFindings(
+    return Findings(
         server=values,
         metrics={**stages, **{name: value for name, value in gated.items() if value}},
         zero=tuple(name for name, value in gated.items() if not value),
         notes=(*lack, *notes, *absent),
-        signs=signs,
+        signs=tuple(signs),
     )
 
 
@@ -159,16 +150,10 @@ def _share_at(point: float | None) -> str:
     return PREFIX_HIT_SHARE if point is None else at_point(PREFIX_HIT_SHARE, point)
 
 
-def answer_findings(
-    answers: Answers, fingerprint: Mapping[str, str], seen: ServerFindings
-) -> Findings:
-    """Return warnings on a server's answers: longer prompts, mixed builds, unknown cache hits."""
-    return Findings.signed(_answer_signs(answers, fingerprint, seen))
-
-
-def _answer_signs(
-    answers: Answers, fingerprint: Mapping[str, str], seen: ServerFindings
+def answer_signs(
+    answers: Answers, fingerprint: Mapping[str, str], server: Mapping[str, float]
 ) -> Iterator[Sign]:
+    """Yield warnings on a server's answers: longer prompts, mixed builds, unknown cache hits."""
     for point, counts in answers.items():
         sent, counted = counts.get("expected_tokens", 0), counts.get("prompt_tokens", 0)
         if sent < counted:
@@ -185,7 +170,7 @@ def _answer_signs(
     if len(names) > 1:
         build_counts = ", ".join(f"{name.removeprefix(BUILD)} ({builds[name]:,})" for name in names)
         yield Sign.of(SignKey.BUILDS_DIFFER, "builds_differ", builds=build_counts)
-    has_share = any(name.partition("@")[0] == PREFIX_HIT_SHARE for name in seen.server)
+    has_share = any(name.partition("@")[0] == PREFIX_HIT_SHARE for name in server)
     if may_be_cached(fingerprint) and not has_share and answers:
         yield Sign.of(SignKey.CACHE_UNKNOWN, "cache_unknown")
 
@@ -208,40 +193,28 @@ def _absent(log: ServerLog, seen: Mapping[str, float], limits: Collection[str]) 
         yield Note.of("server_metric_missing", metric=name, cause=cause, counters=counters)
 
 
-def _beside_ours(seen: Mapping[str, float], points: Sequence[PointWindow]) -> Iterator[Sign]:
-    for point in points:
-        server_requests = [
-            seen.get(at_point(name, point.point), 0.0) for name in ("waiting", "running")
-        ]
-        if point.open is None and sum(server_requests) > FOREIGN * point.under_way + 1:
-            requests = {"count": sum(server_requests), "own": point.under_way}
-            yield Sign.of(SignKey.SERVER_SHARED, "server_shared", point=point.point, **requests)
-
-
-def _beside_prompts(seen: Mapping[str, float], shared: float) -> Iterator[Sign]:
-    for name, share in seen.items():
-        point = point_of(name)
-        if name != _share_at(point) or abs(share - shared) <= MIN_HIT_DIFFERENCE:
-            continue
-        yield Sign.of(
-            SignKey.PREFIX_SHARE,
-            "prefix_share",
-            share=min(1.0, share),
-            point=point,
-            shared=shared,
-            fewer=share < shared,
-        )
-
-
-def _missed(log: ServerLog, windows: Windows) -> Iterator[Sign]:
-    due = sum(end_s - begin_s for begin_s, end_s in windows.values()) / POLL_SECONDS
-    looks = sum(
-        begin_s <= one.time_s <= end_s
-        for one in log.readings
-        for begin_s, end_s in windows.values()
-    )
+def _signs(
+    log: ServerLog,
+    windows: Windows,
+    seen: Mapping[str, float],
+    points: Sequence[PointWindow],
+    shared: float | None,
+) -> Iterator[Sign]:
+    spans = windows.values()
+    due_s = sum(end_s - begin_s for begin_s, end_s in spans)
+    looks = sum(begin_s <= r.time_s <= end_s for r in log.readings for begin_s, end_s in spans)
+    due = due_s / POLL_SECONDS
     if log.failures and due >= MIN_WINDOW_READINGS and looks < MIN_READ_SHARE * due:
-        time_s, cause = due * POLL_SECONDS, log.failures[-1]
-        yield Sign.of(
-            SignKey.SERVER_UNREAD, "server_unread", count=looks, time_s=time_s, cause=cause
-        )
+        key, cause = SignKey.SERVER_UNREAD, log.failures[-1]
+        yield Sign.of(key, "server_unread", count=looks, time_s=due_s, cause=cause)
+    for point in points:
+        requests = sum(seen.get(at_point(n, point.point), 0.0) for n in ("waiting", "running"))
+        if point.open is None and requests > FOREIGN * point.under_way + 1:
+            counts = {"count": requests, "own": point.under_way}
+            yield Sign.of(SignKey.SERVER_SHARED, "server_shared", point=point.point, **counts)
+    for name, share in seen.items():
+        at = point_of(name)
+        if shared is None or name != _share_at(at) or abs(share - shared) <= MIN_HIT_DIFFERENCE:
+            continue
+        shares = {"share": min(1.0, share), "shared": shared, "fewer": share < shared}
+        yield Sign.of(SignKey.PREFIX_SHARE, "prefix_share", point=at, **shares)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
@@ -66,18 +67,15 @@ class WorkQueue:
     def _drain(self, piece: Piece) -> Piece:
         """Add the next queued pieces to `piece` while they fit its batch and have the same sink."""
         ids, indices, sink = list(piece[0]), list(piece[1]), piece[2]
-        while self._max_batch is None or len(ids) < self._max_batch:
+        most = self._max_batch or math.inf
+        while len(ids) < most:
             try:
                 behind = self._pieces.get_nowait()
             except Empty:
                 break
-            if behind is None or not self._fits(ids, behind, sink):
+            if behind is None or behind[2] is not sink or len(ids) + len(behind[0]) > most:
                 self._pieces.put(behind)
                 break
             ids += behind[0]
             indices += behind[1]
         return ids, indices, sink
-
-    def _fits(self, ids: Sequence[int], behind: Piece, sink: Sink) -> bool:
-        room = self._max_batch is None or len(ids) + len(behind[0]) <= self._max_batch
-        return room and behind[2] is sink

@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import pickle
+import reprlib
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError, Unavail
 from pytest_mlperf.core.extension import Builder, Dataset, Scorer, Scores, own_length
 from pytest_mlperf.core.job import Expected
 from pytest_mlperf.run import score as scoring
+from pytest_mlperf.run.checkpoints.build import PICKLES
 from pytest_mlperf.run.worker import samples as data_sets
 from pytest_mlperf.run.worker.conversations import conversations
 
@@ -114,15 +116,6 @@ def serialised(value: object) -> bytes:
         return pickle.dumps(value)
     except Exception:  # a sample may be any object of a library
         return repr(value).encode()
-
-
-def short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".py")
-"""Suffixes of checkpoint files that can contain code."""
 
 
 def check_builder(
@@ -362,7 +355,7 @@ def check_scorer(
     scores = built.score(*parts)
     demand(
         isinstance(scores, Scores),
-        f"{title}: score() returned {short(scores)}",
+        f"{title}: score() returned {reprlib.repr(scores)}",
         "return pytest_mlperf.Scores",
     )
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ from pytest_mlperf.core.rulings.ruling import miscounted
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.worker import samples as data_sets
 from pytest_mlperf.run.worker.samples import stages_of
-from pytest_mlperf.testing._checks import check_factory, demand, name_of, short
+from pytest_mlperf.testing._checks import check_factory, demand, name_of
 from pytest_mlperf.testing._sink import RecordingSink
 
 EXIT_TIMEOUT_SECONDS = 20.0
@@ -218,6 +219,7 @@ class _EngineTrial:
     ) -> None:
         ids = range(self.next_id, self.next_id + len(indices))
         self.next_id += len(indices)
+        where = f"{self.title}, samples {way}"
         sink = RecordingSink(
             ids,
             wants_output=wants_output,
@@ -233,70 +235,67 @@ class _EngineTrial:
         try:
             sink.wait_for_end()
         except AssertionError as error:
-            raise AssertionError(f"{self.title}, samples {way}: {error}") from None
+            raise AssertionError(f"{where}: {error}") from None
         if sink.errors:
             raise sink.errors[0]
         if dead := sink.dead_threads:
             raise AssertionError(
-                f"{self.title}, samples {way}: {', '.join(dead)} completed samples and "
+                f"{where}: {', '.join(dead)} completed samples and "
                 "ended: LoadGen can crash then; keep threads until __exit__, as WorkQueue does"
             )
         index_of = dict(zip(ids, indices, strict=True))
-        self._compare(index_of, sink, way)
+        self._compare(index_of, sink, where)
         if self.tokens:
-            self._count(sink, way, first=sink.times_tokens and size == 1)
-            self._check_token_counts(index_of, sink, way)
+            self._count(sink, where, first=sink.times_tokens and size == 1)
+            self._check_token_counts(index_of, sink, where)
 
-    def _compare(self, index_of: Mapping[int, int], sink: RecordingSink, way: str) -> None:
+    def _compare(self, index_of: Mapping[int, int], sink: RecordingSink, where: str) -> None:
         for sample, output in sink.outputs.items():
             index, artefacts = index_of[sample], sink.artefacts.get(sample, {})
             missing = ", ".join(sorted(self.attached - artefacts.keys()))
             demand(
                 not missing,
-                f"{self.title}, samples {way}: sample {index} has no artefact {missing}",
+                f"{where}: sample {index} has no artefact {missing}",
                 "give it to sink.attach() before done() where wants_output is true",
             )
             demand(
                 self.artefacts.setdefault(index, artefacts) == artefacts or not self.same_answers,
-                f"{self.title}, samples {way}: the artefacts of sample {index} differ from those "
-                "of an earlier answer",
+                f"{where}: the artefacts of sample {index} differ from those of an earlier answer",
                 "let them depend on the sample alone, or check with same_answers=False",
             )
             earlier = self.answers.setdefault(index, output)
             demand(
                 earlier == output or not self.same_answers,
-                f"{self.title}, samples {way}: the answer to sample {index} is "
-                f"{short(output)}, and was {short(earlier)} before",
+                f"{where}: the answer to sample {index} is "
+                f"{reprlib.repr(output)}, and was {reprlib.repr(earlier)} before",
                 "answers must not depend on which samples come together; if they do by nature, "
                 "check with same_answers=False",
             )
 
-    def _count(self, sink: RecordingSink, way: str, *, first: bool) -> None:
+    def _count(self, sink: RecordingSink, where: str, *, first: bool) -> None:
         for sample in sink.ids:
             count, reports = sink.n_tokens[sample], sink.reports(sample)
             output = sink.outputs.get(sample)
             demand(
                 output is None or len(output) == 8 * count,
-                f"{self.title}, samples {way}: an answer has {len(output or b'')} bytes "
-                f"and {count} tokens",
+                f"{where}: an answer has {len(output or b'')} bytes and {count} tokens",
                 "return the generated token ids as little-endian int64, and their number",
             )
             demand(
                 not first or (count >= 2 and reports[0] == "first"),
-                f"{self.title}, samples {way}: an answer of {count} tokens was reported as "
-                f"{', '.join(reports[:3])}",
+                f"{where}: an answer of {count} tokens was reported as {', '.join(reports[:3])}",
                 "where times_tokens is true, first_tokens() comes before done(), and an answer has "
                 "2 tokens at least",
             )
             demand(
                 reports.count("next") < count,
-                f"{self.title}, samples {way}: an answer of {count} tokens has "
+                f"{where}: an answer of {count} tokens has "
                 f"{reports.count('next')} tokens after its first",
                 "call next_tokens() once for each further token, or never",
             )
 
     def _check_token_counts(
-        self, index_of: Mapping[int, int], sink: RecordingSink, submission: str
+        self, index_of: Mapping[int, int], sink: RecordingSink, where: str
     ) -> None:
         """Check that runs without outputs report token counts equal to the answers' lengths."""
         lengths = {index: len(answer) // 8 for index, answer in self.answers.items()}
@@ -314,7 +313,6 @@ class _EngineTrial:
             fault = next(words, None)
         demand(
             not fault,
-            f"{self.title}, samples {submission}: "
-            f"n_tokens is not the length of the answers: {fault}",
+            f"{where}: n_tokens is not the length of the answers: {fault}",
             "count the tokens of the answer, its end token included, whatever the run asks for",
         )

@@ -131,7 +131,10 @@ class RecordingSink:
         with self._lock:
             self._report("done", ids, "done")
             self._keep_outputs(ids, outputs)
-            self._keep_counts(ids, n_tokens)
+            if self._counts_tokens not in {None, n_tokens is not None}:
+                rule = "needs n_tokens" if self._counts_tokens else "takes no n_tokens"
+                self.faults.append(f"done() {rule} in this run, but was given {n_tokens!r}")
+            self._keep_beside(self.n_tokens, ids, n_tokens, "done", "counts")
             self.ids += ids
             self._completed.update(ids)
             if len(self._completed) >= self._expected:
@@ -253,12 +256,6 @@ class RecordingSink:
                 self.faults.append(f"the output of id {sample} is a {kind}; bytes are needed")
             else:
                 self.outputs[sample] = output
-
-    def _keep_counts(self, ids: Sequence[int], n_tokens: Sequence[int] | None) -> None:
-        if self._counts_tokens is not None and (n_tokens is not None) is not self._counts_tokens:
-            rule = "needs n_tokens" if self._counts_tokens else "takes no n_tokens"
-            self.faults.append(f"done() {rule} in this run, but was given {n_tokens!r}")
-        self._keep_beside(self.n_tokens, ids, n_tokens, "done", "counts")
 
     def _keep_beside(
         self,

@@ -23,12 +23,11 @@ from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.accuracy import Scoring
-from pytest_mlperf.run.answers import write_answers
+from pytest_mlperf.run.answers import ACCURACY_LOG, write_answers
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.logs import DETAIL
 from pytest_mlperf.run.measure import ProcessResult, ProcessTask
-from pytest_mlperf.run.score import ACCURACY_LOG
 from pytest_mlperf.suite.plan import plan_suite
 from tests.core.made import make_run
 from tests.run.harness import entry

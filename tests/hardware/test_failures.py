@@ -29,7 +29,8 @@ from pytest_mlperf.hardware.nvml_quantities import (
     identity,
     probes,
 )
-from pytest_mlperf.run.power.doubts import RejectionReasons, rejection_reasons
+from pytest_mlperf.run.figures import Findings
+from pytest_mlperf.run.power.doubts import rejection_reasons
 from pytest_mlperf.run.power.sampling import PowerLog, PowerSampling
 from tests.hardware.test_nvml import REFUSED, together_with
 from tests.nvml import library
@@ -82,7 +83,7 @@ def sampled(fake: Fake, *gpus: str, seconds: float = 0.3, hz: float = 50.0) -> P
     return running.log
 
 
-def faults(gpu_doubts: RejectionReasons) -> tuple[str, ...]:
+def faults(gpu_doubts: Findings) -> tuple[str, ...]:
     """Return why a run is invalid, but for the idle GPU that all of these are."""
     return tuple(str(why) for why in gpu_doubts.invalid if why.key is not Key.GPU_UNUSED)
 
@@ -308,5 +309,5 @@ def test_an_instance_whose_handle_reports_the_whole_gpus_energy_has_none(
     gpu_doubts = rejection_reasons(gpu, gpu.trace[0].time_s, gpu.trace[-1].time_s, warm_s=0.0)
 
     assert {dev for _, _, function, dev, _ in lines if function == COUNTER} == {"0"}
-    assert gpu_doubts.energy == ("2 MIG instances share this GPU and its energy",)
+    assert gpu_doubts.energy_unknown == "2 MIG instances share this GPU and its energy"
     assert faults(gpu_doubts) == ()

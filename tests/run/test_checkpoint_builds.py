@@ -141,7 +141,7 @@ def test_any_input_of_a_checkpoint_changes_its_key(lab: Lab) -> None:
     assert lab.times_built == 1
     assert first.folder.parent.parent == lab.builds
     assert (first.folder / "tokenizer.json").read_text("utf-8") == "{}"
-    first.require({"weights_sha256": first.weights_sha256[:16]})
+    first.require({"weights_sha256": first.provenance["weights_sha256"][:16]})
     first.require({})
     with pytest.raises(RunError, match="the engine loaded weights with SHA-256 0"):
         first.require({"weights_sha256": "0" * 16})

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.run.answers import ACCURACY_LOG, AccuracyLog
 from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
-from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog, answers
+from pytest_mlperf.run.score import answers
 from tests.run.harness import FEWER, entry
 
 T = TypeVar("T")

@@ -28,12 +28,12 @@ from pytest_mlperf.hardware.nvml_quantities import REASONS
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run import measure, reading
 from pytest_mlperf.run.conditions import Conditions, ControlRun, LostGpus
-from pytest_mlperf.run.figures import Figures
+from pytest_mlperf.run.figures import Figures, Findings
 from pytest_mlperf.run.logs import CLOCK, DETAIL, Detail, parse_detail
 from pytest_mlperf.run.power import figures as power_figures
 from pytest_mlperf.run.power._gpu import GpuLog
-from pytest_mlperf.run.power.doubts import RejectionReasons, rejection_reasons
-from pytest_mlperf.run.power.figures import SUSPECT, Meter, PowerFindings
+from pytest_mlperf.run.power.doubts import rejection_reasons
+from pytest_mlperf.run.power.figures import SUSPECT, Meter
 from pytest_mlperf.run.power.sampling import PowerLog, PowerSampling
 from tests.core.made import keys_of
 from tests.nvml.library import Fake
@@ -79,10 +79,10 @@ class Watched:
         """Return when this moment of the scenario was."""
         return self.fake.t0 + moment_s
 
-    def judged(self, gpu: GpuLog) -> RejectionReasons:
+    def judged(self, gpu: GpuLog) -> Findings:
         return rejection_reasons(gpu, self.at(BEGIN_S), self.at(END_S), warm_s=self.at(0.9))
 
-    def run(self, *names: str) -> PowerFindings:
+    def run(self, *names: str) -> Findings:
         """Return the samples of a run's window on these GPUs, or on all."""
         detail = parse_detail(logged(self.fake, self.fake.folder / "run"))
         log = replace(self.log, gpus=tuple(map(self.gpu, names))) if names else self.log
@@ -198,7 +198,7 @@ def test_event_reasons_have_the_verdicts_of_their_shares(fake: Fake) -> None:
         gpu_doubts = watched_gpus.judged(gpu)
         invalid = [sentence(reason.text) for reason in gpu_doubts.invalid]
         signs = [sentence(sign.note) for sign in gpu_doubts.signs]
-        assert gpu_doubts.energy == (), bit
+        assert gpu_doubts.energy_unknown is None, bit
         assert (len(invalid), len(signs)) == (verdict == "invalid", verdict == "told"), gpu_doubts
         for text in (*invalid, *signs):
             assert text.startswith(words)
@@ -211,7 +211,7 @@ def test_event_reasons_have_the_verdicts_of_their_shares(fake: Fake) -> None:
 
 def test_a_reason_outside_the_window_has_no_effect(watched: Watched) -> None:
     """An error of the driver in it is reported."""
-    assert watched.judged(watched.gpu("held back outside")) == RejectionReasons()
+    assert watched.judged(watched.gpu("held back outside")) == Findings()
 
     run = watched.run("with errors", "without events")
     name = f"GPU {watched.names.index('with errors')}"

@@ -11,7 +11,7 @@ from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.reports.sentences import sentence
-from pytest_mlperf.run.figures import Load, client_findings, figures, load_findings, per_gpu
+from pytest_mlperf.run.figures import Findings, client_findings, figures, load_findings, per_gpu
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
 from pytest_mlperf.run.worker import _delivery as delivery
 from pytest_mlperf.run.worker import _sink as sink
@@ -217,5 +217,5 @@ def test_the_effect_of_other_processes_depends_on_where_the_engine_computes(
         assert findings_of_server.contention is not None
         assert findings_of_server.contention.share == pytest.approx(0.594, abs=1e-3)
     assert findings.contention.share == (None if share is None else pytest.approx(share, abs=1e-3))
-    assert findings == Load(contention=findings.contention)
-    assert load_findings(asked_job, None) == Load()
+    assert findings == Findings(contention=findings.contention)
+    assert load_findings(asked_job, None) == Findings()

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_mlperf.core.energy import Source
 from pytest_mlperf.reports.sentences import sentence
-from pytest_mlperf.run.power.figures import PowerFindings
+from pytest_mlperf.run.figures import Findings
 from tests.core.test_plausible import numbers
 from tests.hardware.test_nvml import REFUSED
 from tests.run.conftest import fake_gpus
@@ -55,7 +55,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         yield Watched(fake, sampled(fake, general, *([["wave const 300"]] * len(rules))), NAMES)
 
 
-def words(run: PowerFindings) -> list[str]:
+def words(run: Findings) -> list[str]:
     return [*reasons_of(run), *notes_of(run), *map(sentence, run.energy[Source.NVML].notes)]
 
 

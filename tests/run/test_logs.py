@@ -11,8 +11,8 @@ import pytest
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.run.answers import ACCURACY_LOG, AccuracyLog
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
-from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog
 from tests.run.harness import entry, run_to_end, settings, spec
 
 

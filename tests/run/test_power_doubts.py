@@ -12,8 +12,9 @@ from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.hardware.nvml_quantities import REASONS
 from pytest_mlperf.reports.sentences import sentence
+from pytest_mlperf.run.figures import Findings
 from pytest_mlperf.run.power._gpu import GpuLog
-from pytest_mlperf.run.power.doubts import THROTTLING_REASONS, RejectionReasons, rejection_reasons
+from pytest_mlperf.run.power.doubts import THROTTLING_REASONS, rejection_reasons
 
 BEGIN_S, END_S, WARM_S = 10.0, 110.0, 5.0
 FACTS: dict[str, Any] = {
@@ -57,15 +58,15 @@ def log(mask: int = 0, seconds: float = 0.0, last: Any = None, **facts: Any) -> 
     )
 
 
-def doubts_of(gpu: GpuLog) -> RejectionReasons:
+def doubts_of(gpu: GpuLog) -> Findings:
     return rejection_reasons(gpu, BEGIN_S, END_S, warm_s=WARM_S)
 
 
-def texts(gpu_doubts: RejectionReasons) -> tuple[str, ...]:
+def texts(gpu_doubts: Findings) -> tuple[str, ...]:
     return tuple(sentence(reason.text) for reason in gpu_doubts.invalid)
 
 
-def notes(gpu_doubts: RejectionReasons) -> tuple[str, ...]:
+def notes(gpu_doubts: Findings) -> tuple[str, ...]:
     return tuple(sentence(sign.note) for sign in gpu_doubts.signs)
 
 
@@ -158,8 +159,8 @@ def test_signs_in_a_log_are_invalid_or_noted_or_neither() -> None:
     cases += [(gpu, (), (text,)) for gpu, text in noted]
     found_of = [(gpu, doubts_of(gpu)) for gpu, *_ in cases]
     assert [(gpu, texts(x), notes(x)) for gpu, x in found_of] == cases
-    assert {x.energy for _, x in found_of} == {()}
-    assert [doubts_of(gpu) for gpu in clean] == [RejectionReasons()] * len(clean)
+    assert {x.energy_unknown for _, x in found_of} == {None}
+    assert [doubts_of(gpu) for gpu in clean] == [Findings()] * len(clean)
 
 
 def test_processes_of_others_are_invalid() -> None:
@@ -175,12 +176,12 @@ def test_processes_of_others_are_invalid() -> None:
 
     unseen = "this user may not see which MIG instances share this GPU and its energy"
     for gpu, energy in (
-        (log(shared=True, instances=3), ("3 MIG instances share this GPU and its energy",)),
-        (log(shared=None, instances=None), (unseen,)),
-        (log(shared=False, instances=1), ()),
-        (GpuLog(uuid="GPU-0", unavailable="no driver"), ("no driver",)),
+        (log(shared=True, instances=3), "3 MIG instances share this GPU and its energy"),
+        (log(shared=None, instances=None), unseen),
+        (log(shared=False, instances=1), None),
+        (GpuLog(uuid="GPU-0", unavailable="no driver"), "no driver"),
     ):
-        assert doubts_of(gpu) == RejectionReasons(energy=energy)
+        assert doubts_of(gpu) == Findings(energy_unknown=energy)
 
 
 ALL_UP = {str(link): True for link in range(18)}
@@ -188,7 +189,7 @@ ALL_UP = {str(link): True for link in range(18)}
 
 def linked(
     at_start: dict[str, Any], after: dict[str, Any], product: str = "NVIDIA H200"
-) -> RejectionReasons:
+) -> Findings:
     """Return the doubts about NVLinks that were read before and after the window."""
     gpu = log(identity={**FACTS["identity"], "name": product})
     states = [state(8.0, **at_start), state(60.0, **at_start), state(112.0, **after)]
@@ -246,7 +247,7 @@ def test_links_that_are_down_are_named_and_a_power_limit_of_another_key_is_inval
     ]
     for links, product, note in cases:
         gpu_doubts = linked({"nvlinks": links}, {"nvlinks": links}, product)
-        assert gpu_doubts == RejectionReasons(signs=gpu_doubts.signs)
+        assert gpu_doubts == Findings(signs=gpu_doubts.signs)
         assert notes(gpu_doubts) == (note,) * bool(note)
 
     limits: list[tuple[dict[str, float], float | None, str]] = [

@@ -14,9 +14,9 @@ from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.roofline.gpu import PRECISIONS
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.rounds.work import find_work
-from pytest_mlperf.run.figures import Figures
+from pytest_mlperf.run.figures import Figures, Findings
 from pytest_mlperf.run.reading import has_roofline
-from pytest_mlperf.run.roofline_share import RooflineFindings, roofline_findings
+from pytest_mlperf.run.roofline_share import roofline_findings
 from tests.reports.verdicts import run
 from tests.run.sentences import notes_of
 from tests.run.test_figures import job
@@ -47,7 +47,7 @@ def planned(folder: Path, *techniques: str, accelerator: str = "H200") -> Job:
     return job(folder, SUITE.format(accelerator=accelerator, techniques=[*techniques]))
 
 
-def share(measured: RooflineFindings) -> float:
+def share(measured: Findings) -> float:
     share_of_roofline = measured.light[0].share
     assert share_of_roofline is not None
     return share_of_roofline
@@ -63,7 +63,7 @@ def figures(**metrics: Any) -> Figures:
     )
 
 
-def lit(case: Job, engine: dict[str, str], throughput: float = 1.0) -> RooflineFindings:
+def lit(case: Job, engine: dict[str, str], throughput: float = 1.0) -> Findings:
     return roofline_findings(figures(throughput=throughput), case, H200, engine=engine, sizes={})
 
 
@@ -146,7 +146,7 @@ def decoded(
     engine: dict[str, str],
     *techniques: str,
     precision: str | None = None,
-) -> RooflineFindings:
+) -> Findings:
     """Return a run of a claim as the plugin would have judged it."""
     accelerator, identity = PRODUCTS[claim.accelerator]
     about = find_work("llama2-70b")
@@ -173,7 +173,7 @@ def decoded(
     )
 
 
-def invalid(measured: RooflineFindings) -> str:
+def invalid(measured: Findings) -> str:
     return "; ".join(sentence(reason.text) for reason in measured.invalid)
 
 
@@ -237,7 +237,7 @@ def test_possible_speeds_pass_and_impossible_ones_are_an_error(
 
 def drafted(
     folder: Path, *techniques: str, accepted: int | None, key: str = "work.drafts"
-) -> RooflineFindings:
+) -> Findings:
     """Return the findings on 100 answers of 101 tokens, with batches of 4."""
     case = job(folder, DRAFTING.format(techniques=[*techniques]))
     rates = {"tokens_per_second": FAST, "throughput": FAST / 101, "tokens_per_sample": 101}

@@ -13,8 +13,8 @@ import pytest
 from pytest_mlperf.adapters.scorers.top1 import Top1Scorer
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import digest
-from pytest_mlperf.run.answers import engine_answers
-from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog, HashedOutputs
+from pytest_mlperf.run.answers import ACCURACY_LOG, AccuracyLog, engine_answers
+from pytest_mlperf.run.score import LazySequence, hashed
 
 OUTPUTS = [number.to_bytes(8, "little") for number in (1, 2, 3, 3)]
 
@@ -32,22 +32,28 @@ class Read(Sequence[bytes]):
         return output
 
 
-def test_scores_are_the_scorers_own_and_each_output_is_read_once() -> None:
-    scorer, outputs = Top1Scorer(model=None, dtype="int64"), HashedOutputs(OUTPUTS)
+def test_scores_are_the_scorers_own_and_each_output_is_hashed_at_its_first_read() -> None:
+    def watched(read: Sequence[bytes]) -> tuple[LazySequence[bytes], dict[int, int]]:
+        digests = dict[int, int]()
+        return LazySequence(range(len(read)), hashed(read.__getitem__, digests)), digests
+
+    scorer = Top1Scorer(model=None, dtype="int64")
+    outputs, digests = watched(OUTPUTS)
     assert scorer.score(outputs, [1, 2, 3, 4]) == scorer.score(OUTPUTS, [1, 2, 3, 4])
-    assert outputs.digests() == [digest(output) for output in OUTPUTS]
+    assert digests == dict(enumerate(map(digest, OUTPUTS)))
 
     read = Read()
-    watched = HashedOutputs(read)
-    assert list(watched) == OUTPUTS
-    assert watched.digests() == [digest(output) for output in OUTPUTS]
+    outputs, digests = watched(read)
+    assert list(outputs) == OUTPUTS
+    assert digests == dict(enumerate(map(digest, OUTPUTS)))
     assert read.times == [1, 1, 1, 1]
 
     for part in (slice(0, 1), slice(1, 3), slice(None, None, -1)):
-        watched = HashedOutputs(OUTPUTS)
-        assert list(watched[part]) == OUTPUTS[part]
-        assert watched[-1] == OUTPUTS[-1]
-        assert (len(watched), watched.digests()) == (4, [digest(output) for output in OUTPUTS])
+        outputs, digests = watched(OUTPUTS)
+        assert list(outputs[part]) == OUTPUTS[part]
+        assert outputs[-1] == OUTPUTS[-1]
+        assert len(outputs) == 4
+        assert digests == {n: digest(OUTPUTS[n]) for n in {*range(4)[part], 3}}
 
 
 def written(folder: Path, *answers: tuple[int, bytes], more: str = "") -> Path:

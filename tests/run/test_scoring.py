@@ -11,8 +11,8 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Factory
 from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.run.accuracy import Scoring, score_logs
+from pytest_mlperf.run.answers import ACCURACY_LOG
 from pytest_mlperf.run.child.process import DeliberateError, Patience
-from pytest_mlperf.run.score import ACCURACY_LOG
 from tests.run.harness import ROOT
 from tests.run.scorers_that_fail import LEVERAGE
 

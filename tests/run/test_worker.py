@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.case import SUITE_SCENARIOS, Scenario
-from pytest_mlperf.run.answers import engine_answers, logged_answers
+from pytest_mlperf.run.answers import ACCURACY_LOG, AccuracyLog, engine_answers, logged_answers
 from pytest_mlperf.run.child.protocol import Event, RunFinished
 from pytest_mlperf.run.logs import DETAIL, parse_detail
-from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog
 from tests.run.engines_that_fail import answers
 from tests.run.harness import (
     FAILING,

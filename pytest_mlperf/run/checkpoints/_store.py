@@ -137,17 +137,57 @@ SHARED = "PYTEST_MLPERF_BUILDS"
 POLL_SECONDS = 0.2
 
 
+SHOWN_DIGITS = 16
+"""Digits of digests in the fingerprint, as engines report them."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Built:
+class Checkpoint:
+    """Hold a quantised model, and the record of its build."""
+
     folder: Path
     provenance: Mapping[str, Any]
+
+    @property
+    def seconds(self) -> float | None:
+        """Time that the build took [s]; None if unknown."""
+        return float(self.provenance["seconds"]) if "seconds" in self.provenance else None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Facts about the build for the fingerprint."""
+        made = self.provenance
+        facts = {
+            "use": made["use"],
+            "recipe": made["recipe"],
+            "options": json.dumps(made["options"], sort_keys=True),
+            "source_sha256": hash_of(made["source"])[:SHOWN_DIGITS],
+            "code": made["code"][:SHOWN_DIGITS],
+            **made["versions"],
+            **made["facts"],
+        }
+        if calibration := made["calibration"]:
+            facts["calibration"] = f"{calibration['use']}, {calibration['samples']:,} samples"
+            facts["calibration_digest"] = calibration["digest"][:SHOWN_DIGITS]
+        return {f"build.{name}": str(value) for name, value in sorted(facts.items())}
+
+    def require(self, engine: Mapping[str, Any]) -> None:
+        """Raise RunError if the engine loaded weights other than those that were built."""
+        loaded, built = str(engine.get("weights_sha256", "")), self.provenance["weights_sha256"]
+        if loaded and not built.startswith(loaded):
+            raise RunError(
+                "build",
+                f"{self.folder}: the engine loaded weights with SHA-256 {loaded}, but those that "
+                f"were built have {built[: len(loaded)]}: remove {self.folder.parent} to build "
+                "them again",
+            )
 
 
 @dataclass(frozen=True)
 class CheckpointStore:
     folder: Path
 
-    def find(self, key: str) -> Built | None:
+    def find(self, key: str) -> Checkpoint | None:
         """Return a complete checkpoint; None if it is absent or damaged."""
         checkpoint = self.folder / key
         try:
@@ -160,7 +200,7 @@ class CheckpointStore:
             return None
         if not whole or provenance.get("schema") != PROVENANCE_VERSION:
             return None
-        return Built(folder=(checkpoint / "model").resolve(), provenance=provenance)
+        return Checkpoint(folder=(checkpoint / "model").resolve(), provenance=provenance)
 
     @contextlib.contextmanager
     def lock_checkpoint(
@@ -206,11 +246,12 @@ class CheckpointStore:
         finally:
             self._discard(temporary.name)
 
-    def publish(self, key: str, model: Path, provenance: Mapping[str, Any]) -> Built:
+    def publish(self, key: str, model: Path, provenance: Mapping[str, Any]) -> Checkpoint:
         """Flush `model` to disk, move it to `key`, and write `provenance` with its file sizes."""
         files = sorted(path for path in model.rglob("*") if path.is_file())
         sizes = {str(path.relative_to(model)): path.stat().st_size for path in files}
         whole = {"schema": PROVENANCE_VERSION, "key": key, **provenance, "files": sizes}
+        text = json.dumps(whole, indent=1, sort_keys=True)
         checkpoint = self.folder / key
         with _writable(self.folder):
             mask = os.umask(0)
@@ -219,16 +260,14 @@ class CheckpointStore:
                 path.chmod(0o666 & ~mask)  # readable for others, as builds may be shared
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
-            atomic.write_text(
-                model.parent / "provenance.json", json.dumps(whole, indent=1, sort_keys=True)
-            )
+            atomic.write_text(model.parent / "provenance.json", text)
             for folder in (*filter(Path.is_dir, model.rglob("*")), model, model.parent):
                 atomic.sync_folder(folder)
             # A folder exists here only if `find` reported it as damaged.
             self._discard(key)
             model.parent.rename(checkpoint)
             atomic.sync_folder(self.folder)
-        return Built(folder=(checkpoint / "model").resolve(), provenance=whole)
+        return Checkpoint(folder=(checkpoint / "model").resolve(), provenance=json.loads(text))
 
     def _discard(self, name: str) -> None:
         with contextlib.suppress(OSError), atomic.opened_folder(self.folder, follow=True) as folder:

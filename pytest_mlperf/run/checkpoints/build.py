@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import json
 import os
 import tempfile
 import time
@@ -18,43 +17,22 @@ from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.job import CheckpointBuild, MeasuredCase, PythonEnvironment
 from pytest_mlperf.processes import log_tail
 from pytest_mlperf.run.checkpoints import _store
+from pytest_mlperf.run.checkpoints._store import Checkpoint
 from pytest_mlperf.run.child.events import Fields, by_name, is_count, is_text, list_of
 from pytest_mlperf.run.child.process import Child, Patience
 from pytest_mlperf.run.child.protocol import Event
 from pytest_mlperf.run.conditions import Conditions, placed
 
+__all__ = ["PICKLES", "Checkpoint", "about_builder", "builds_folder", "checkpoint_for", "state_of"]
+
 BUILD_SCRIPT = "run/checkpoints/child"
 
 KEY_DIGITS = 32
-SHOWN_DIGITS = 16
-"""Digits of digests in the fingerprint, as engines report them."""
-
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".py")
 """Suffixes of files that can carry code, which no checkpoint may contain."""
 
 CALIBRATION_SHAPE: Fields = {"digest": is_text, "samples": is_count}
 BUILT: Fields = {"facts": by_name(is_text), "weights_sha256": is_text}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """Hold a quantised model; `seconds` is its build time, None if it was built before."""
-
-    folder: Path
-    facts: Mapping[str, str]
-    weights_sha256: str
-    seconds: float | None = None
-
-    def require(self, engine: Mapping[str, Any]) -> None:
-        """Raise RunError if the engine loaded weights other than those that were built."""
-        loaded = str(engine.get("weights_sha256", ""))
-        if loaded and not self.weights_sha256.startswith(loaded):
-            raise RunError(
-                "build",
-                f"{self.folder}: the engine loaded weights with SHA-256 {loaded}, but those that "
-                f"were built have {self.weights_sha256[: len(loaded)]}: remove "
-                f"{self.folder.parent} to build them again",
-            )
 
 
 def builds_folder(runs: Path) -> Path:
@@ -109,7 +87,7 @@ class _Making:
         memory = _key_cache(step, store, about)
         remembered = memory.recall()
         if remembered and (built := store.find(remembered)):
-            return _checkpoint(built)
+            return built
         source = _store.digests(step.source, _store.model_files(step.source), self.show)
         self._calibrate()
         made_of = {
@@ -123,7 +101,7 @@ class _Making:
             with store.lock_checkpoint(key, limit_s=limit_s, waiting=self.show):
                 built = store.find(key) or self._make(key, about, source)
         memory.keep(key)
-        return _checkpoint(built)
+        return built
 
     def _calibrate(self) -> None:
         calibration = self.step.calibration
@@ -141,7 +119,7 @@ class _Making:
         samples = int(done["samples"])
         self._calibration = {"use": calibration.title, "samples": samples, "digest": done["digest"]}
 
-    def _make(self, key: str, about: Event, source: Mapping[str, str]) -> _store.Built:
+    def _make(self, key: str, about: Event, source: Mapping[str, str]) -> Checkpoint:
         step, conditions = self.step, self.conditions
         # One build serves all power limits of its entry.
         conditions = replace(conditions, machine=replace(conditions.machine, limit_w=None))
@@ -197,32 +175,10 @@ class _Making:
             answer=answer,
             patience=self.conditions.patience,
             show=self.show,
-            python=there.command if there else None,
+            python=there,
             environment={**self._machine.environment(self.accelerator), **BUILDER_ENVIRONMENT},
             suite=self.step.suite,
         ).run()
-
-
-def _checkpoint(built: _store.Built) -> Checkpoint:
-    made = built.provenance
-    facts = {
-        "use": made["use"],
-        "recipe": made["recipe"],
-        "options": json.dumps(made["options"], sort_keys=True),
-        "source_sha256": _store.hash_of(made["source"])[:SHOWN_DIGITS],
-        "code": made["code"][:SHOWN_DIGITS],
-        **made["versions"],
-        **made["facts"],
-    }
-    if calibration := made["calibration"]:
-        facts["calibration"] = f"{calibration['use']}, {calibration['samples']:,} samples"
-        facts["calibration_digest"] = calibration["digest"][:SHOWN_DIGITS]
-    return Checkpoint(
-        folder=built.folder,
-        facts={f"build.{name}": str(value) for name, value in sorted(facts.items())},
-        weights_sha256=str(made["weights_sha256"]),
-        seconds=float(made["seconds"]) if "seconds" in made else None,
-    )
 
 
 def _decided(step: CheckpointBuild, about: Event) -> dict[str, Any]:
@@ -265,7 +221,7 @@ EXTRA = "torchao"
 
 def about_builder(step: CheckpointBuild) -> Event:
     """Return a builder's library versions and code digest; RunError if a library is missing."""
-    about = _asked(step.target, step.python.command if step.python else None, step.suite)
+    about = _asked(step.target, step.python, step.suite)
     if missing := about["missing"]:
         names = " and ".join(missing)
         problem = "are not installed" if len(missing) > 1 else "is not installed"
@@ -285,7 +241,7 @@ def about_builder(step: CheckpointBuild) -> Event:
 
 
 @lru_cache(maxsize=64)
-def _asked(target: str, python: tuple[str, ...] | None, suite: Path) -> Event:
+def _asked(target: str, python: PythonEnvironment | None, suite: Path) -> Event:
     with tempfile.TemporaryDirectory(prefix="pytest-mlperf-") as folder:
         child = Child(
             title=f"builder {target}",

@@ -38,13 +38,12 @@ def main(file: str) -> None:
     importlib.import_module("pytest_mlperf.run.child.protocol").import_as_parent(
         spec["import_path"]
     )
-    # Must precede any thread and any large import.
-    importlib.import_module("pytest_mlperf.run.child.reporter").guard_group()
-    reporter = importlib.import_module("pytest_mlperf.run.child.reporter").Reporter(descriptor)
+    child = importlib.import_module("pytest_mlperf.run.child.reporter")
+    child.guard_group()  # before any thread and any large import
+    reporter = child.Reporter(descriptor)
     with reporter.blaming("build"):
         reporter.event("done", **TASKS[spec["task"]](spec, reporter))
-    # Threads and processes of libraries would block a normal exit.
-    importlib.import_module("pytest_mlperf.run.child.reporter").leave(0)
+    child.leave(0)  # threads and processes of libraries would block a normal exit
 
 
 def about(spec: dict[str, Any], _: Any) -> dict[str, Any]:

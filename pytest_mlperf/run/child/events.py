@@ -91,10 +91,6 @@ def _is_phase(value: object) -> bool:
     return value in {"performance", "accuracy"} if type(value) is str else False
 
 
-def _are_notes(value: object) -> bool:
-    return by_name(is_text)(value) and set(value) <= set(SignKey)  # type: ignore[call-overload]
-
-
 Fields = Mapping[str, Check]
 
 ERROR: Fields = {
@@ -169,7 +165,7 @@ OF_WORKER: Mapping[str, Fields] = {
             duration_s=is_duration,
             within_se=is_duration,
             token_metrics=by_name(is_number),
-            notes=_are_notes,
+            notes=lambda value: by_name(is_text)(value) and set(value) <= set(SignKey),
             faults=list_of(is_text),
             completing_threads=is_count,
             client=by_name(is_duration),

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
-import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any, Self
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
+from pytest_mlperf.core.job import PythonEnvironment
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.processes import ChildProcess, ended
-from pytest_mlperf.run.builds import Build
+from pytest_mlperf.run.builds import Build, build_for
 from pytest_mlperf.run.child import events
 from pytest_mlperf.run.child.protocol import PACKAGE, Command, Event, WorkerSpec, import_path
 
@@ -60,11 +60,6 @@ class Patience:
     progress_s: float = 900.0
     phase_s: float = 14_400.0
 
-    @property
-    def loading_s(self) -> float:
-        """Time limit of loading [s], even if the child keeps printing."""
-        return min(self.phase_s, PRINTING * self.progress_s)
-
 
 class EventProcess(ChildProcess):
     """Run a child that sends events through a pipe; write its other output to a log."""
@@ -86,6 +81,9 @@ class EventProcess(ChildProcess):
 
         `kinds` has the fields by event name; errors name `layer` and call the child `whose`.
         """
+        left_out = THIS_PYTHON if other_python else ()
+        inherited = {key: value for key, value in os.environ.items() if key not in left_out}
+        variables = {**inherited, **environment, "PYTHONUNBUFFERED": "1"}
         self._pipe, end = os.pipe()
         try:
             super().__init__(
@@ -93,14 +91,14 @@ class EventProcess(ChildProcess):
                 stdout=end if on_stdout else log,
                 stderr=log,
                 descriptors=() if on_stdout else (end,),
-                environment=_environment(environment, other_python=other_python),
+                environment={k: v for k, v in variables.items() if v is not None},
             )
         except BaseException:
             os.close(self._pipe)
             raise
         finally:
             os.close(end)
-        self._events = events.ChildEvents(
+        self.next_event = events.ChildEvents(
             self._pipe,
             kinds,
             layer=layer,
@@ -108,25 +106,12 @@ class EventProcess(ChildProcess):
             log=str(log.name),
             ended=lambda: self.poll() is not None,
             follows=follows,
-        )
-
-    def next_event(self, timeout_s: float) -> Event | None:
-        """Return the child's next event; None if it sent none within `timeout_s`."""
-        return self._events.next(timeout_s)
+        ).next
 
     def stop(self, *, alone_s: float = 0.0) -> None:
         """End the process group, `alone_s` [s] after the child's stdin closes; close the pipe."""
         self.end(alone_s=alone_s, term_s=KILL_GRACE_SECONDS)
         os.close(self._pipe)
-
-
-def _environment(
-    extra_variables: Mapping[str, str | None], *, other_python: bool
-) -> dict[str, str]:
-    left_out = THIS_PYTHON if other_python else ()
-    inherited = {key: value for key, value in os.environ.items() if key not in left_out}
-    variables = {**inherited, **extra_variables, "PYTHONUNBUFFERED": "1"}
-    return {key: value for key, value in variables.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +122,7 @@ class Child:
         title: Name in progress lines, "building torchao int8".
         spec: Task as JSON; its key `task` is the name of the spec file and the log.
         answer: Required fields of the child's last event, "done".
-        python: Command of another Python; None for this one.
+        python: Another Python; None for this one.
         suite: Suite file next to code that the child imports; None if there is none.
         layer: Layer that errors of the child name.
         whose: Kind of untrusted code that the child runs: "builder".
@@ -150,7 +135,7 @@ class Child:
     answer: events.Fields
     patience: Patience
     show: Callable[[str], None]
-    python: Sequence[str] | None = None
+    python: PythonEnvironment | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     suite: Path | None = None
     layer: str = "build"
@@ -172,7 +157,15 @@ class Child:
                     self.layer, f"cannot write {self.folder}: {error.strerror}"
                 ) from None
             try:
-                process = self._start(command, log)
+                process = EventProcess(
+                    command,
+                    log,
+                    {"progress": PROGRESS, "done": self.answer, "error": events.ERROR},
+                    layer=self.layer,
+                    whose=self.whose,
+                    environment=self.environment,
+                    other_python=bool(self.python),
+                )
             except OSError as error:
                 reason = f"{error.filename} cannot be started: {error.strerror}"
                 raise RunError(self.layer, self._named(reason)) from None
@@ -181,31 +174,16 @@ class Child:
 
     @contextlib.contextmanager
     def _command(self) -> Iterator[list[str]]:
-        spec, name = self.folder / f"{self.spec['task']}.json", f"{self.script}.py"
+        spec = self.folder / f"{self.spec['task']}.json"
         contents = {**self.spec, "import_path": [] if self.python else import_path(self.suite)}
         spec.write_text(json.dumps(contents), "utf-8")
         if self.python is None:
             module = f"{PACKAGE.name}.{self.script.replace('/', '.')}"
             yield [sys.executable, "-m", module, str(spec)]
             return
-        code = self.folder / "code"
-        try:
-            ignore = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(PACKAGE, code / PACKAGE.name, ignore=ignore)
-            yield [*self.python, str(code / PACKAGE.name / name), str(spec)]
-        finally:
-            shutil.rmtree(code, ignore_errors=True)
-
-    def _start(self, command: Sequence[str], log: IO[bytes]) -> EventProcess:
-        return EventProcess(
-            command,
-            log,
-            {"progress": PROGRESS, "done": self.answer, "error": events.ERROR},
-            layer=self.layer,
-            whose=self.whose,
-            environment=self.environment,
-            other_python=bool(self.python),
-        )
+        with build_for(self.python, self.folder, self.suite) as build:
+            script = build.code / PACKAGE.name / f"{self.script}.py"
+            yield [*build.python, str(script), str(spec)]
 
     def _follow(self, process: EventProcess) -> Event:
         started = time.monotonic()
@@ -216,7 +194,9 @@ class Child:
                 return event
             took_s = time.monotonic() - started
             self.show(broken(f"{self.title}{_place(event)}, {took_s:.0f} s"))
-        raise self._died(process)
+        if not process.ends_within(KILL_GRACE_SECONDS):
+            raise self._error(f"the {self.whose} {CLOSED_PIPE}")
+        raise self._error(f"the {self.whose} {ended(process.returncode)}")
 
     def _watched_events(self, process: EventProcess) -> Iterator[Event]:
         """Yield the child's events, and {} when its log grows; raise RunError at a time limit."""
@@ -249,11 +229,6 @@ class Child:
         advice = "raise the ini setting mlperf_timeout if it was only slow"
         return self._error(f"{exceeded} {limit_s:.0f} s{at}; killed; {advice}")
 
-    def _died(self, process: EventProcess) -> RunError:
-        if not process.ends_within(KILL_GRACE_SECONDS):
-            return self._error(f"the {self.whose} {CLOSED_PIPE}")
-        return self._error(f"the {self.whose} {ended(process.returncode)}")
-
     def _error(self, message: str) -> RunError:
         return RunError(self.layer, self._named(message), str(self.log))
 
@@ -278,9 +253,9 @@ PRINTING = 4.0
 
 STOP_SECONDS = 20.0
 STACKS_SECONDS = 0.3
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
+@dataclass(eq=False)
 class WorkerProcess:
     """Run one worker process; the `with` block starts and ends it.
 
@@ -292,57 +267,46 @@ class WorkerProcess:
             loaded = worker.wait_for("loaded")
     """
 
-    def __init__(
-        self,
-        spec: WorkerSpec,
-        patience: Patience,
-        on_event: Callable[[Event], None],
-        *,
-        environment: Mapping[str, str | None] = _NOTHING,
-        build: Build | None = None,
-    ) -> None:
-        self.spec = spec
-        self.folder = Path(spec.folder)
+    spec: WorkerSpec
+    patience: Patience
+    on_event: Callable[[Event], None]
+    environment: Mapping[str, str | None] = field(default_factory=dict, kw_only=True)
+    build: Build | None = field(default=None, kw_only=True)
+    python: Event | None = field(default=None, init=False)
+    notes: tuple[str, ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = Path(self.spec.folder)
         self.log = self.folder / "engine.log"
-        self._patience = patience
-        self._on_event = on_event
-        self._environment = environment
-        self._build = build
-        self.python: Event | None = None
-        self.notes: tuple[str, ...] = ()
         self._told_to_stop = False
         self._phase = "start"
         self._progress: Event = {}
 
     def __enter__(self) -> Self:
+        spec, build = self.folder / "spec.json", self.build
+        command = [sys.executable, "-m", "pytest_mlperf.run.worker.worker", str(spec)]
         try:
-            (self.folder / "spec.json").write_text(self.spec.to_json(), "utf-8")
+            spec.write_text(self.spec.to_json(), "utf-8")
             log = self.log.open("wb")
         except OSError as error:
             raise RunError("worker", f"cannot write {self.folder}: {error.strerror}") from None
         try:
             with log:
-                self._process = self._start(log)
+                self._process = EventProcess(
+                    build.command(spec) if build else command,
+                    log,
+                    events.OF_WORKER,
+                    layer="worker",
+                    whose="engine",
+                    environment=self.environment,
+                    other_python=build is not None,
+                    on_stdout=build is not None,
+                    follows=events.NEXT_EVENTS,
+                )
         except OSError as error:
-            raise RunError(
-                "worker", f"{error.filename} cannot be started: {error.strerror}"
-            ) from None
+            reason = f"{error.filename} cannot be started: {error.strerror}"
+            raise RunError("worker", reason) from None
         return self
-
-    def _start(self, log: IO[bytes]) -> EventProcess:
-        spec, build = self.folder / "spec.json", self._build
-        command = [sys.executable, "-m", "pytest_mlperf.run.worker.worker", str(spec)]
-        return EventProcess(
-            build.command(spec) if build else command,
-            log,
-            events.OF_WORKER,
-            layer="worker",
-            whose="engine",
-            environment=self._environment,
-            other_python=build is not None,
-            on_stdout=build is not None,
-            follows=events.NEXT_EVENTS,
-        )
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # Must precede closing its stdin, at which the guard kills the rest of its group.
@@ -389,13 +353,14 @@ class WorkerProcess:
         size = 0
         while True:
             now_s = time.monotonic()
-            quiet_left = last_progress + self._patience.progress_s - now_s
+            quiet_left = last_progress + self.patience.progress_s - now_s
             loading = self._phase in LOADING
-            longest_s = self._patience.loading_s if loading else self._patience.phase_s
+            loading_s = PRINTING * self.patience.progress_s if loading else math.inf
+            longest_s = min(self.patience.phase_s, loading_s)
             left = min(quiet_left, phase_start + longest_s - now_s)
             if left <= 0:
                 quiet = quiet_left <= 0
-                raise self._too_slow(self._patience.progress_s if quiet else longest_s, quiet=quiet)
+                raise self._too_slow(self.patience.progress_s if quiet else longest_s, quiet=quiet)
             event = self._next_event(
                 min(left, LOG_POLL_SECONDS if loading else MAX_STOPPED_SECONDS)
             )
@@ -405,7 +370,7 @@ class WorkerProcess:
                 if loading and (grown := self.log.stat().st_size) != size:
                     size, last_progress = grown, time.monotonic()
                 continue
-            self._on_event(event)
+            self.on_event(event)
             name = event.get("event")
             if name == "python":
                 self.python = event
@@ -435,15 +400,15 @@ class WorkerProcess:
         except EOFError:
             raise self._died() from None
         except RunError as error:
-            if self._build and self._phase == "start":
-                title, key = self._build.title, self._build.key
+            if self.build and self._phase == "start":
+                title, key = self.build.title, self.build.key
                 raise self._error(f"{title} ({key}) does not start a Python: {error}") from None
             raise
 
     def _reported(self, event: Event) -> RunError | UnavailableError:
         layer, message = str(event.get("layer")), str(event.get("message"))
-        if self._build and self._phase in {"started", "loading"}:
-            message = f"{message}{_of_build(str(event.get('kind')), self._build)}"
+        if self.build and self._phase in {"started", "loading"}:
+            message = f"{message}{_of_build(str(event.get('kind')), self.build)}"
         if event.get("kind") == UnavailableError.__name__:
             return UnavailableError(message)
         kind = DeliberateError if event.get("designed") else RunError

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from pytest_mlperf.core.errors import LoggedError, MlperfError, RunError, text_of
@@ -187,6 +187,20 @@ def _fields(
         "log": log,
         "traceback": trace[-KEPT_TRACEBACK:],
     }
+
+
+def fail_at_dead_threads(
+    fail: Callable[[str, BaseException], object], open_samples: Callable[[], int]
+) -> None:
+    """Call `fail` when a thread dies while samples are open, as they would never complete."""
+
+    def hook(died: threading.ExceptHookArgs) -> None:
+        if open_samples() > 0:
+            ending = RunError("engine", f"a thread ended with {died.exc_type.__name__}")
+            fail("engine", died.exc_value or ending)
+        threading.__excepthook__(died)
+
+    threading.excepthook = hook
 
 
 def one_line(error: BaseException) -> str:

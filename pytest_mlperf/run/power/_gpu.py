@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Self
@@ -309,11 +309,8 @@ class GpuLog:
         return foreign
 
 
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        bit = mask & -mask
-        yield bit
-        mask ^= bit
+def _bits(mask: int) -> list[int]:
+    return [1 << place for place in range(mask.bit_length()) if mask >> place & 1]
 
 
 def _name(bit: int) -> str:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from pytest_mlperf.core.notes import Note, Words
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.hardware.nvml_quantities import OLDER_MEMORY, RECOVERY
 from pytest_mlperf.hardware.sampler_gpu import BUSY_PERCENT, MAX_MEAN_SECONDS
+from pytest_mlperf.run.figures import Findings
 from pytest_mlperf.run.power._gpu import RISING_COUNTS, GpuLog, Processes
 
 REST_SECONDS = 0.5
@@ -113,20 +113,6 @@ THROTTLING_REASONS = frozenset(
 DOUBT_KEYS = frozenset(SignKey)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RejectionReasons:
-    """Hold reasons to reject the measurements in a window.
-
-    Attributes:
-        invalid: Reasons why the window must not be judged.
-        energy: Reasons why the energy must not be judged; the speed may be judged.
-    """
-
-    invalid: tuple[Reason, ...] = ()
-    energy: tuple[Words, ...] = ()
-    signs: tuple[Sign, ...] = ()
-
-
 def rejection_reasons(
     gpu: GpuLog,
     begin_s: float,
@@ -136,40 +122,42 @@ def rejection_reasons(
     limit_w: float | None = None,
     busy: float = 1.0,
     linked: bool = False,
-) -> RejectionReasons:
+    whole: bool = True,
+) -> Findings:
     """Return reasons to reject a GPU's measurements in a window; a lost GPU is checked elsewhere.
 
     `warm_s` is the end of the warm-up; processes that start later are not the engine's.
     `limit_w` is the session's power limit, None if unknown; `busy`: share of the window with work.
     `linked` means that the GPU exchanges data with others, so that its NVLinks are checked.
+    If the window is not the `whole` run, a short one does not prove that the GPU was unused.
     """
     if gpu.unavailable:
-        return RejectionReasons(energy=(gpu.unavailable,))
+        return Findings(energy_unknown=gpu.unavailable)
     window_s = begin_s, end_s
     every = [
         *_clocks(gpu, *window_s),
         *_faults(gpu, *window_s),
         *(link_doubts(gpu, *window_s) if linked else ()),
-        *_errors(gpu, *window_s),
-        *_heat(gpu, *window_s),
+        *_warnings(gpu, *window_s),
         *_others(gpu, warm_s),
         *_power_limit_reasons(gpu, end_s, limit_w),
     ]
-    if evidence := idle_evidence(gpu, *window_s, busy=busy):
+    proves = whole or end_s - begin_s >= EVIDENCE_SECONDS
+    if proves and (evidence := idle_evidence(gpu, *window_s, busy=busy)):
         every.append(Reason.of(Key.GPU_UNUSED, "gpu_unused", evidence=evidence))
-    return RejectionReasons(
+    return Findings(
         invalid=tuple(doubt for doubt in every if isinstance(doubt, Reason)),
-        energy=tuple(_shared(gpu)),
+        energy_unknown=_shared(gpu),
         signs=tuple(doubt for doubt in every if isinstance(doubt, Sign)),
     )
 
 
-def _shared(gpu: GpuLog) -> Iterator[str]:
-    """Yield a reason if other MIG instances share, or may share, the GPU's energy."""
+def _shared(gpu: GpuLog) -> str | None:
+    """Return a text if other MIG instances share, or may share, the GPU's energy; else None."""
     if gpu.facts.get("shared"):
-        yield f"{gpu.facts['instances']} MIG instances share this GPU and its energy"
-    elif gpu.facts.get("shared", False) is None:
-        yield "this user may not see which MIG instances share this GPU and its energy"
+        return f"{gpu.facts['instances']} MIG instances share this GPU and its energy"
+    unseen = "this user may not see which MIG instances share this GPU and its energy"
+    return unseen if gpu.facts.get("shared", False) is None else None
 
 
 def _clocks(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Reason | Sign]:
@@ -233,18 +221,15 @@ def _power_limit_reasons(gpu: GpuLog, end_s: float, expected_w: float | None) ->
         yield Reason.of(key, "power_limit_changed", first=watts[0], last=farthest)
 
 
-def _heat(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
-    heat = max((r.value for r in gpu.series("temperature_c", begin_s, end_s)), default=0)
-    slows = gpu.facts.get("identity", {}).get("slowdown_c")
-    if heat >= (slows - NEAR_C if slows else HOT_C):
-        yield Sign.of(SignKey.HOT, "gpu_hot", heat=heat, slows=slows)
-
-
-def _errors(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
+def _warnings(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
     readings = [r for r in _until(gpu, "xids", end_s) if r.time_s > begin_s]
     xids = dict.fromkeys(str(xid) for reading in readings for xid in reading.value)
     if xids:
         yield Sign.of(SignKey.XID, "xids", xids=", ".join(xids))
+    heat = max((r.value for r in gpu.series("temperature_c", begin_s, end_s)), default=0)
+    slows = gpu.facts.get("identity", {}).get("slowdown_c")
+    if heat >= (slows - NEAR_C if slows else HOT_C):
+        yield Sign.of(SignKey.HOT, "gpu_hot", heat=heat, slows=slows)
 
 
 def _until(gpu: GpuLog, name: str, end_s: float) -> list[Any]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from pytest_mlperf.core.control import State
 from pytest_mlperf.core.energy import EnergyReading, Source, merge_notes, sum_energies
 from pytest_mlperf.core.energy.meter import MeterReading, parse_meter, wall_energy
 from pytest_mlperf.core.errors import MlperfError, SuiteError
@@ -20,9 +19,9 @@ from pytest_mlperf.core.metrics import NET_JOULES_PER_SAMPLE
 from pytest_mlperf.core.notes import Words
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.hardware.machine import UsedGpu
-from pytest_mlperf.run.figures import Figures, Findings
+from pytest_mlperf.run.figures import Figures, Findings, merged_fields
 from pytest_mlperf.run.logs import TimedLog
-from pytest_mlperf.run.power.doubts import EVIDENCE_SECONDS, RejectionReasons, rejection_reasons
+from pytest_mlperf.run.power.doubts import rejection_reasons
 from pytest_mlperf.run.power.sampling import WANTED_HZ, PowerLog
 
 CLOCK_SET = "the wall clock was set during the run, so LoadGen's window is unknown"
@@ -33,17 +32,6 @@ LOW_HZ = WANTED_HZ / 2
 
 SUSPECT = "the speed is suspect: NVIDIA's driver was upgraded while it is loaded; reboot"
 
-_UNKNOWN: Mapping[str, UsedGpu] = MappingProxyType({})
-
-
-@dataclass(frozen=True, kw_only=True)
-class PowerFindings(Findings):
-    """Hold the findings from a run's power samples; `energy_unknown` is why there is no energy."""
-
-    energy_unknown: str | None = None
-    state: State = field(default_factory=dict)
-    gpus: tuple[GpuRun, ...] = ()
-
 
 def sampled(
     figures: Figures,
@@ -51,83 +39,77 @@ def sampled(
     timed: TimedLog,
     *,
     warm_s: float,
-    used: Mapping[str, UsedGpu] = _UNKNOWN,
-) -> PowerFindings:
+    used: Mapping[str, UsedGpu] = MappingProxyType({}),
+) -> Findings:
     """Return the energy of a run from its GPU power samples, and reasons not to judge it.
 
     Processes that start after the warm-up's end, `warm_s`, are other users'. `used`: GPUs by UUID.
     """
-    if unsampled := _unsampled(log, used):
-        return unsampled
+    if unknown := CLOCK_SET if log.clock_stepped else log.unavailable:
+        notes = (SUSPECT,) if log.suspect else ()
+        return Findings(energy_unknown=unknown, invalid=_lost(log, used), notes=notes)
     used = {g.uuid: used.get(g.uuid, UsedGpu(uuid=g.uuid, name=f"GPU {g.uuid}")) for g in log.gpus}
     names = {uuid: gpu.name for uuid, gpu in used.items()}
     begin_s, end_s = map(log.monotonic, timed.window_s)
     ends_s = {g.uuid: max(begin_s, log.read_until_s(g, end_s)) for g in log.gpus}
-    ask = partial(
-        rejection_reasons, begin_s=begin_s, warm_s=warm_s, busy=_busy(figures), linked=len(used) > 1
-    )
-    by_gpu = {g.uuid: ask(g, end_s=ends_s[g.uuid], limit_w=used[g.uuid].limit_w) for g in log.gpus}
-    unseen = {uuid for uuid, s in ends_s.items() if s < min(end_s, begin_s + EVIDENCE_SECONDS)}
-    by_gpu = {uuid: _without_gpu_unused(d) if uuid in unseen else d for uuid, d in by_gpu.items()}
-    signs = [sign for one in by_gpu.values() for sign in one.signs]
-    reasons = [reason for one in by_gpu.values() for reason in one.invalid]
-    if len(by_gpu) > 1:
-        pairs = [(uuid, sign) for uuid, one in by_gpu.items() for sign in one.signs]
-        signs = [dataclasses.replace(sign, gpu=uuid, name=names[uuid]) for uuid, sign in pairs]
-        reasons = list(_merge_reasons(by_gpu, names))
-    invalid = (*_lost(log, used, begin_s), *reasons)
+    busy, linked = _busy(figures), len(used) > 1
+    ask = partial(rejection_reasons, begin_s=begin_s, warm_s=warm_s, busy=busy, linked=linked)
+    by_gpu = {
+        g.uuid: ask(g, end_s=until_s, limit_w=used[g.uuid].limit_w, whole=until_s >= end_s)
+        for g, until_s in zip(log.gpus, ends_s.values(), strict=True)
+    }
+    doubts = _merged(by_gpu, names)
+    signs, invalid = doubts.signs, (*_lost(log, used, begin_s), *doubts.invalid)
     if (first_s := min(ends_s.values(), default=end_s)) < end_s:
         broke, sign = _sampler_loss(log, first_s - begin_s, used)
-        return PowerFindings.signed((*signs, sign), energy_unknown=broke, invalid=invalid)
+        return Findings(signs=(*signs, sign), energy_unknown=broke, invalid=invalid)
     read = [sum(begin_s <= r.time_s <= end_s for r in gpu.trace) for gpu in log.gpus if gpu.trace]
     if read and (hz := min(read) / (end_s - begin_s)) < LOW_HZ:
-        signs = [*signs, Sign.of(SignKey.SELDOM_READ, "seldom_read", hz=hz, wanted=WANTED_HZ)]
-    seen = PowerFindings.signed(signs, invalid=invalid)
+        signs = (*signs, Sign.of(SignKey.SELDOM_READ, "seldom_read", hz=hz, wanted=WANTED_HZ))
     energies = {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus}
-    unsure = merge_notes([(names[uuid], one.energy) for uuid, one in by_gpu.items()])
+    texts = {uuid: one.energy_unknown for uuid, one in by_gpu.items()}
+    unsure = merge_notes([(names[uuid], [text] if text else []) for uuid, text in texts.items()])
     power = sum_energies(energies, doubts=unsure, names=names)
+    metrics = per_joule(figures, power)
+    if power.net_joules is not None and figures.samples:
+        metrics[NET_JOULES_PER_SAMPLE] = power.net_joules / figures.samples
     states = [gpu.state(begin_s, end_s) for gpu in log.gpus]
     runs = [
         GpuRun(
             uuid=gpu.uuid,
-            name=used[gpu.uuid].name,
-            joules=energies[gpu.uuid].joules,
-            uncertainty_j=energies[gpu.uuid].uncertainty_j,
-            mean_w=energies[gpu.uuid].mean_w,
+            name=names[gpu.uuid],
+            joules=energy.joules,
+            uncertainty_j=energy.uncertainty_j,
+            mean_w=energy.mean_w,
             state={**state, **gpu.link_rates(begin_s, end_s)},
         )
-        for gpu, state in zip(log.gpus, states, strict=True)
+        for gpu, energy, state in zip(log.gpus, energies.values(), states, strict=True)
     ]
-    return dataclasses.replace(
-        seen,
-        metrics={**per_joule(figures, power), **_net(figures, power)},
+    return Findings(
+        signs=signs,
+        invalid=invalid,
+        metrics=metrics,
         energy={Source.NVML: power},
         state=_worst(states),
         gpus=tuple(runs) if len(runs) > 1 else (),
     )
 
 
-def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> PowerFindings | None:
-    """Return findings without an energy if GPUs were not read or the clock stepped, else None."""
-    unknown = CLOCK_SET if log.clock_stepped else log.unavailable
-    if not unknown:
-        return None
-    notes = (SUSPECT,) if log.suspect else ()
-    return PowerFindings(energy_unknown=unknown, invalid=_lost(log, used), notes=notes)
-
-
-def _merge_reasons(
-    gpu_doubts: Mapping[str, RejectionReasons], names: Mapping[str, str]
-) -> Iterator[Reason]:
-    """Merge the reasons of several GPUs: yield each reason once, with the names of its GPUs."""
+def _merged(by_gpu: Mapping[str, Findings], names: Mapping[str, str]) -> Findings:
+    """Merge the findings of GPUs; if there are several, name the GPUs of each reason and sign."""
+    if len(by_gpu) < 2:
+        return Findings(**merged_fields(*by_gpu.values()))
     notes: dict[Key, dict[str, list[Words]]] = {}
-    for uuid, one in gpu_doubts.items():
+    signs, reasons = list[Sign](), list[Reason]()
+    for uuid, one in by_gpu.items():
+        signs += [dataclasses.replace(sign, gpu=uuid, name=names[uuid]) for sign in one.signs]
         for reason in one.invalid:
             notes.setdefault(reason.key, {}).setdefault(names[uuid], []).append(reason.text)
     for key, by_name in notes.items():
         pairs = [(name, text) for name, texts in by_name.items() for text in texts]
         gpus, texts = zip(*pairs, strict=True)
-        yield Reason.of(key, "of_gpus", gpus=gpus, notes=texts, of=len(gpu_doubts))
+        reasons.append(Reason.of(key, "of_gpus", gpus=gpus, notes=texts, of=len(by_gpu)))
+    return Findings(signs=tuple(signs), invalid=tuple(reasons))
 
 
 def _sampler_loss(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tuple[str, Sign]:
@@ -142,25 +124,12 @@ def _sampler_loss(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) ->
     return f"{how}, {seconds:.1f} s into the run", sign
 
 
-def _without_gpu_unused(doubts: RejectionReasons) -> RejectionReasons:
-    """Remove GPU_UNUSED from the reasons to reject a window, which is too short to prove it."""
-    kept = tuple(reason for reason in doubts.invalid if reason.key is not Key.GPU_UNUSED)
-    return dataclasses.replace(doubts, invalid=kept)
-
-
 def _busy(run: Figures) -> float:
     """Return the busy share of a run, queries · p50 latency / duration, at most 1; 1 if unknown."""
     latency_s = run.metrics.get("latency_p50")
     if latency_s is None or not run.duration_s:
         return 1.0
     return min(1.0, run.queries * latency_s / run.duration_s)
-
-
-def _net(run: Figures, power: EnergyReading) -> dict[str, float]:
-    """Return the energy per sample above idle power [J], by metric name; {} if unknown."""
-    if power.net_joules is None or not run.samples:
-        return {}
-    return {NET_JOULES_PER_SAMPLE: power.net_joules / run.samples}
 
 
 def _worst(states: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -87,17 +87,15 @@ class PowerLog:
         for gpu in self.gpus:
             if gpu.lost:
                 alike.setdefault(_loss(gpu), []).append(gpu)
-        gone = [f"the GPU was lost: {self.gone}"] if self.gone else []
-        return (*gone, *(self._lost_alike(same, used, begin_s) for same in alike.values()))
-
-    def _lost_alike(
-        self, same: Sequence[GpuLog], used: Mapping[str, UsedGpu], begin_s: float | None
-    ) -> str:
-        if len(same) == 1:
-            return self._lost(same[0], used, begin_s)
-        names = {gpu.uuid: used[gpu.uuid].name if gpu.uuid in used else gpu.uuid for gpu in same}
-        text = self._how(min(same, key=lambda gpu: gpu.lost_s or 0.0), begin_s)
-        return gpu_sentences([(names[gpu.uuid], text) for gpu in same], len(self.gpus))[0]
+        texts = [f"the GPU was lost: {self.gone}"] if self.gone else []
+        for same in alike.values():
+            if len(same) == 1:
+                texts.append(self._lost(same[0], used, begin_s))
+                continue
+            text = self._how(min(same, key=lambda gpu: gpu.lost_s or 0.0), begin_s)
+            names = (used[gpu.uuid].name if gpu.uuid in used else gpu.uuid for gpu in same)
+            texts += gpu_sentences([(name, text) for name in names], len(self.gpus))
+        return tuple(texts)
 
     def lost_gpus(self, used: Mapping[str, UsedGpu]) -> dict[str, str]:
         """Return a message for each GPU that no later run can use, by UUID."""
@@ -128,17 +126,10 @@ class PowerLog:
         seen = [[r.value for r in gpu.series("memory_used", 0.0, end_s)] for gpu in self.gpus]
         return sum(map(max, seen)) if all(seen) else None
 
-    @property
-    def watched_until_s(self) -> float | None:
-        """Monotonic time up to which every GPU was read; None if the sampler ended normally."""
-        if self.ended:
-            return None
-        read = [gpu.last_s for gpu in self.gpus if not gpu.lost and not gpu.unavailable]
-        return min(read, default=0.0)
-
     def read_until_s(self, gpu: GpuLog, end_s: float) -> float:
         """Return the monotonic time up to which a GPU was read, at most `end_s`."""
-        until_s = end_s if self.watched_until_s is None else self.watched_until_s
+        read = [one.last_s for one in self.gpus if not one.lost and not one.unavailable]
+        until_s = end_s if self.ended else min(read, default=0.0)
         return min(end_s, until_s, gpu.last_s if gpu.silent else end_s)
 
     def monotonic(self, wall_s: float) -> float:
@@ -312,7 +303,18 @@ class PowerSampling:
         return self._log
 
     def _wait(self) -> None:
-        line = self._first_line()
+        assert self._process is not None
+        try:
+            line = self._process.line(time.monotonic() + self._patience_s, MAX_EVENT_BYTES)
+        except EOFError:
+            line, self.unavailable = (
+                None,
+                f"the sampler of the GPUs did not start: {self._last_words()}",
+            )
+        else:
+            if line is None:
+                self.unavailable = f"NVML did not answer within {self._patience_s:g} s"
+                self._process.kill()
         if line is None:
             self.stop()
             return
@@ -330,18 +332,6 @@ class PowerSampling:
         silent = {p["uuid"]: p["unavailable"] for p in parts if "unavailable" in p}
         every = _in_words(silent) if parts and len(silent) == len(parts) else None
         self.unavailable = every or self.ready.get("unavailable")
-
-    def _first_line(self) -> bytes | None:
-        assert self._process is not None
-        try:
-            line = self._process.line(time.monotonic() + self._patience_s, MAX_EVENT_BYTES)
-        except EOFError:
-            self.unavailable = f"the sampler of the GPUs did not start: {self._last_words()}"
-            return None
-        if line is None:
-            self.unavailable = f"NVML did not answer within {self._patience_s:g} s"
-            self._process.kill()
-        return line
 
     def _how(self, returncode: int) -> str | None:
         """Return why the child failed, as text; None if it ended normally."""

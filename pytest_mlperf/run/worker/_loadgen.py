@@ -61,32 +61,41 @@ def plan_performance(
     If `lasts`, a SingleStream or MultiStream run also lasts at least its planned time, because its
     rate was only probed and no earlier run has confirmed it.
     """
-    rate = settings.target_qps
+    rate, work_s, scenario = settings.target_qps, settings.fixed_work_s, settings.scenario
     if rate is None or not rate > 0:
         raise ValueError(f"target_qps={rate!r}; LoadGen needs a positive rate")
     loaded = min(settings.performance_samples, total_samples)
-    attributes, expected = {
-        Scenario.OFFLINE: _offline,
-        Scenario.SERVER: _server,
-        Scenario.SINGLE_STREAM: _stream,
-        Scenario.MULTI_STREAM: _stream,
-    }[settings.scenario](settings, rate)
-    if settings.equal_issue and settings.scenario == Scenario.OFFLINE:
-        expected = math.ceil(expected / loaded) * loaded
-    attributes |= _common(settings, loaded)
-    attributes["sample_concatenate_permutation"] = settings.equal_issue
-    if lasts and settings.fixed_work_s and settings.scenario.answers_one_at_a_time:
-        attributes["min_duration_ms"] = math.ceil(1000 * settings.fixed_work_s)
+    least, duration_ms = settings.min_query_count, settings.min_duration_ms
+    if work_s is not None and scenario == Scenario.SERVER:
+        # LoadGen ends Server by its schedule, which the seed fixes: the work is always the same.
+        duration_ms = math.ceil(work_s * 1000)
+    elif work_s is not None:
+        # A run with a fixed amount of work must not become INVALID because it is fast.
+        least, duration_ms = max(least, math.ceil(rate * work_s)), 0
+    if scenario == Scenario.OFFLINE:
+        expected = max(least, int(1.1 * duration_ms / 1000 * rate))
+        expected = math.ceil(expected / loaded) * loaded if settings.equal_issue else expected
+    elif scenario == Scenario.SERVER:
+        expected = max(least, math.ceil(rate * duration_ms / 1000))
+    else:
+        expected = max(least, int(rate * duration_ms / 1000)) * settings.per_query
+    if lasts and work_s and scenario.answers_one_at_a_time:
+        duration_ms = math.ceil(1000 * work_s)
+    attributes = {
+        **_common(settings, loaded),
+        **_offered(settings, rate),
+        "min_query_count": least,
+        "min_duration_ms": duration_ms,
+        "sample_concatenate_permutation": settings.equal_issue,
+    }
     if settings.tokens:
         attributes["use_token_latencies"] = True
     if settings.ttft_limit_ns is not None and settings.tpot_limit_ns is not None:
-        attributes |= {
-            "ttft_latency": settings.ttft_limit_ns,
-            "tpot_latency": settings.tpot_limit_ns,
-        }
+        attributes["ttft_latency"] = settings.ttft_limit_ns
+        attributes["tpot_latency"] = settings.tpot_limit_ns
     return LoadGenPlan(
         phase="performance",
-        scenario=settings.scenario,
+        scenario=scenario,
         attributes=attributes,
         expected=expected,
         total_samples=total_samples,
@@ -103,8 +112,6 @@ def plan_accuracy(settings: LoadGenSettings, samples: int) -> LoadGenPlan:
     attributes = {**_common(settings, loaded), "min_duration_ms": 0}
     if settings.scenario == Scenario.SERVER:
         attributes["server_target_qps"] = UNLIMITED_QPS
-    if settings.scenario == Scenario.MULTI_STREAM:
-        attributes["multi_stream_samples_per_query"] = settings.samples_per_query
     return LoadGenPlan(
         phase="accuracy",
         scenario=settings.scenario,
@@ -116,69 +123,36 @@ def plan_accuracy(settings: LoadGenSettings, samples: int) -> LoadGenPlan:
 
 
 def _common(settings: LoadGenSettings, loaded: int) -> dict[str, Any]:
+    multi = settings.scenario == Scenario.MULTI_STREAM
     return {
         "qsl_rng_seed": settings.seeds.qsl,
         "sample_index_rng_seed": settings.seeds.sample_index,
         "schedule_rng_seed": settings.seeds.schedule,
         "performance_sample_count_override": loaded,
+        **({"multi_stream_samples_per_query": settings.samples_per_query} if multi else {}),
     }
 
 
-def _fixed_queries(settings: LoadGenSettings, rate: float) -> int | None:
-    """Return the number of queries (Offline: samples) of a run; None if time ends the run."""
-    if settings.fixed_work_s is None:
-        return None
-    return max(settings.min_query_count, math.ceil(rate * settings.fixed_work_s))
-
-
-def _offline(settings: LoadGenSettings, rate: float) -> tuple[dict[str, Any], int]:
-    fixed = _fixed_queries(settings, rate)
-    # A run with a fixed amount of work must not become INVALID because it is fast.
-    duration_ms = settings.min_duration_ms if fixed is None else 0
-    samples = fixed or max(settings.min_query_count, int(1.1 * duration_ms / 1000 * rate))
-    return {
-        "offline_expected_qps": rate,
-        "min_duration_ms": duration_ms,
-        "min_query_count": fixed or settings.min_query_count,
-    }, samples
-
-
-def _server(settings: LoadGenSettings, rate: float) -> tuple[dict[str, Any], int]:
-    attributes: dict[str, Any] = {
-        "server_target_qps": rate,
-        "server_target_latency_percentile": settings.latency_percentile,
-        "min_query_count": settings.min_query_count,
-        "min_duration_ms": settings.min_duration_ms,
-    }
-    if settings.fixed_work_s is not None:
-        # LoadGen ends Server by its schedule, which the seed fixes: the work is always the same.
-        attributes["min_duration_ms"] = math.ceil(settings.fixed_work_s * 1000)
+def _offered(settings: LoadGenSettings, rate: float) -> dict[str, Any]:
+    """Return LoadGen's attributes of the offered rate and of the latency limit."""
+    if settings.scenario == Scenario.OFFLINE:
+        return {"offline_expected_qps": rate}
+    percentile = settings.latency_percentile
+    if settings.scenario != Scenario.SERVER:
+        multi = settings.scenario == Scenario.MULTI_STREAM
+        prefix = "multi_stream" if multi else "single_stream"
+        # With equal_issue LoadGen derives the length of the run from the expected latency.
+        spare = 1 if settings.equal_issue else QUERY_SPARE_FACTOR
+        return {
+            f"{prefix}_expected_latency_ns": max(1, int(1e9 / rate / spare)),
+            f"{prefix}_target_latency_percentile": percentile,
+        }
+    offered = {"server_target_qps": rate, "server_target_latency_percentile": percentile}
     if settings.latency_limit_ns is not None:
-        attributes["server_target_latency_ns"] = settings.latency_limit_ns
-    elif settings.ttft_limit_ns is None:
+        return {**offered, "server_target_latency_ns": settings.latency_limit_ns}
+    if settings.ttft_limit_ns is None:
         raise ValueError("Server needs latency_limit_ns, or ttft_limit_ns and tpot_limit_ns")
-    expected = math.ceil(rate * attributes["min_duration_ms"] / 1000)
-    return attributes, max(settings.min_query_count, expected)
-
-
-def _stream(settings: LoadGenSettings, rate: float) -> tuple[dict[str, Any], int]:
-    multi = settings.scenario == Scenario.MULTI_STREAM
-    prefix = "multi_stream" if multi else "single_stream"
-    fixed = _fixed_queries(settings, rate)
-    duration_ms = settings.min_duration_ms if fixed is None else 0
-    # With equal_issue LoadGen derives the length of the run from the expected latency.
-    spare = 1 if settings.equal_issue else QUERY_SPARE_FACTOR
-    attributes: dict[str, Any] = {
-        f"{prefix}_expected_latency_ns": max(1, int(1e9 / rate / spare)),
-        f"{prefix}_target_latency_percentile": settings.latency_percentile,
-        "min_query_count": fixed or settings.min_query_count,
-        "min_duration_ms": duration_ms,
-    }
-    queries = max(attributes["min_query_count"], int(rate * duration_ms / 1000))
-    if multi:
-        attributes["multi_stream_samples_per_query"] = settings.samples_per_query
-        queries *= settings.samples_per_query
-    return attributes, queries
+    return offered
 
 
 def require() -> None:
@@ -237,6 +211,19 @@ def run(
             probe.write(b"LoadGen's logs go here")
     except OSError as error:
         raise RunError("loadgen", f"cannot write into {folder}: {error.strerror}") from error
+    settings, logs = mlperf_loadgen.TestSettings(), mlperf_loadgen.LogSettings()
+    settings.scenario = getattr(mlperf_loadgen.TestScenario, plan.scenario)
+    mode = "AccuracyOnly" if plan.phase == "accuracy" else "PerformanceOnly"
+    settings.mode = getattr(mlperf_loadgen.TestMode, mode)
+    for name, value in plan.attributes.items():
+        setattr(settings, name, value)
+    logs.log_output = mlperf_loadgen.LogOutputSettings()
+    logs.log_output.outdir = str(folder)
+    logs.enable_trace = False
+    audit = folder / "audit.config"
+    if plan.audit:
+        text = "".join(f"*.*.{key} = {value}\n" for key, value in plan.audit.items())
+        atomic.write_text(audit, text)
     load, unload = _sample_callbacks(engine, sink, indices, at_edges)
     suite = mlperf_loadgen.ConstructFastSUT(_issue(engine, sink, indices), lambda: None)
     library = mlperf_loadgen.ConstructQSL(plan.total_samples, plan.loaded_samples, load, unload)
@@ -244,10 +231,10 @@ def run(
         mlperf_loadgen.StartTestWithLogSettings(
             suite,
             library,
-            _test_settings(mlperf_loadgen, plan),
-            _log_settings(mlperf_loadgen, folder),
+            settings,
+            logs,
             # LoadGen would silently obey an audit.config of the working folder.
-            str(_audit_config(folder, plan.audit)),
+            str(audit if plan.audit else folder / "no-audit.config"),
         )
     mlperf_loadgen.DestroyQSL(library)
     mlperf_loadgen.DestroyFastSUT(suite)
@@ -280,51 +267,20 @@ def _sample_callbacks(
 ) -> tuple[Callable[[list[int]], None], Callable[[list[int]], None]]:
     """Return LoadGen's (load, unload) callbacks; `indices` maps samples; both call `at_edges`."""
 
-    def translate(samples: list[int]) -> list[int]:
-        return samples if indices is None else [indices[sample] for sample in samples]
+    def guarded(*steps: Callable[[list[int]], object]) -> Callable[[list[int]], None]:
+        def call(samples: list[int]) -> None:
+            try:
+                for step in steps:
+                    step(samples if indices is None else [indices[sample] for sample in samples])
+            except BaseException as error:
+                sink.failed(error)
 
-    def load(samples: list[int]) -> None:
-        try:
-            engine.load_samples(translate(samples))
-            at_edges()
-        except BaseException as error:
-            sink.failed(error)
+        return call
 
-    def unload(samples: list[int]) -> None:
-        try:
-            at_edges()
-            engine.unload_samples(translate(samples))
-        except BaseException as error:
-            sink.failed(error)
+    def edge(_: list[int]) -> None:
+        at_edges()
 
-    return load, unload
-
-
-def _test_settings(mlperf_loadgen: Any, plan: LoadGenPlan) -> Any:
-    settings = mlperf_loadgen.TestSettings()
-    settings.scenario = getattr(mlperf_loadgen.TestScenario, plan.scenario)
-    mode = "AccuracyOnly" if plan.phase == "accuracy" else "PerformanceOnly"
-    settings.mode = getattr(mlperf_loadgen.TestMode, mode)
-    for name, value in plan.attributes.items():
-        setattr(settings, name, value)
-    return settings
-
-
-def _log_settings(mlperf_loadgen: Any, folder: Path) -> Any:
-    output = mlperf_loadgen.LogOutputSettings()
-    output.outdir = str(folder)
-    settings = mlperf_loadgen.LogSettings()
-    settings.log_output = output
-    settings.enable_trace = False
-    return settings
-
-
-def _audit_config(folder: Path, audit: Mapping[str, int]) -> Path:
-    if not audit:
-        return folder / "no-audit.config"
-    path = folder / "audit.config"
-    atomic.write_text(path, "".join(f"*.*.{key} = {value}\n" for key, value in audit.items()))
-    return path
+    return guarded(engine.load_samples, edge), guarded(edge, engine.unload_samples)
 
 
 @contextmanager

@@ -47,11 +47,9 @@ class Pipe:
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
+        self.fileno, self.close = self._socket.fileno, self._socket.close
         self._lock = threading.Lock()
         self._rest = b""
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send messages in order; raise OSError if the peer is gone."""
@@ -77,9 +75,6 @@ class Pipe:
                 if not more:
                     raise EOFError
                 data += more
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 class Gathering:

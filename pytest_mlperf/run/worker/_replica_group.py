@@ -216,6 +216,7 @@ class ReplicaProcess:
         return LoggedError("engine", f"{self.spec.name}{how}{ends}", self.log.name)
 
 
+@dataclass(eq=False)
 class ReplicaGroup:
     """Start an engine's replicas, send commands to all, and end the run when one fails.
 
@@ -223,20 +224,15 @@ class ReplicaGroup:
         processes: Replicas in the order of the worker's spec.
     """
 
-    def __init__(
-        self,
-        spec: WorkerSpec,
-        spec_file: Path,
-        hear: Callable[[ReplicaProcess, wire.Message], None],
-        fail: Fail,
-    ) -> None:
-        self.processes: list[ReplicaProcess] = []
-        self._spec, self._spec_file = spec, spec_file
-        self._hear, self._fail = hear, fail
-        self._leaving = threading.Event()
+    spec: WorkerSpec
+    spec_file: Path
+    hear: Callable[[ReplicaProcess, wire.Message], None]
+    fail: Fail
+    processes: list[ReplicaProcess] = field(default_factory=list)
+    _leaving: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> list[wire.Message]:
-        for number, spec in enumerate(self._spec.replicas):
+        for number, spec in enumerate(self.spec.replicas):
             replica = self._started(number, spec)
             send = functools.partial(self.send, replica)
             replica.later = wire.Gathering(send, f"replica-{number}-sending")
@@ -283,7 +279,7 @@ class ReplicaGroup:
 
     def _answers(self, kind: str, doing: str) -> Iterator[wire.Message]:
         """Yield each replica's `kind` message; end the run if it is of another kind, or late."""
-        patience_s, asked_s = self._spec.replica_patience_s, perf_counter()
+        patience_s, asked_s = self.spec.replica_patience_s, perf_counter()
         for replica in self.processes:
             replica.alive_s = asked_s
         for replica in self.processes:
@@ -313,8 +309,8 @@ class ReplicaGroup:
 
     def _started(self, number: int, spec: ReplicaSpec) -> ReplicaProcess:
         ours, theirs = socket.socketpair()
-        log = Path(self._spec.folder) / f"replica-{number}.log"
-        arguments = json.dumps([str(self._spec_file), theirs.fileno(), list(spec.cpus), sys.path])
+        log = Path(self.spec.folder) / f"replica-{number}.log"
+        arguments = json.dumps([str(self.spec_file), theirs.fileno(), list(spec.cpus), sys.path])
         try:
             with log.open("wb") as file:
                 environment = {**os.environ, **spec.environment, REPLICA_NUMBER: str(number)}
@@ -358,9 +354,9 @@ class ReplicaGroup:
                         if kind in wire.OF_REPLICAS:
                             self._take(replica, message)
                         else:
-                            self._hear(replica, message)
+                            self.hear(replica, message)
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
 
     def _take(self, replica: ReplicaProcess, message: wire.Message) -> None:
         match message:
@@ -368,7 +364,7 @@ class ReplicaGroup:
                 error: RunError = replica.error(f": {about['message']}", quoted=False)
                 if about["designed"]:
                     error = RunError(str(about["layer"]), str(error))
-                self._fail(error)
+                self.fail(error)
             case _:
                 replica.answers.put(message)
 
@@ -377,7 +373,7 @@ class ReplicaGroup:
             replica.process.wait(POLL_SECONDS)
         code = replica.process.poll()
         how = "closed its pipe to the worker, but did not end" if code is None else ended(code)
-        self._fail(replica.error(f" {how}"))
+        self.fail(replica.error(f" {how}"))
 
     def _watch(self) -> None:
         """End the run if a replica with open samples is silent for `replica_patience_s` seconds."""
@@ -386,7 +382,7 @@ class ReplicaGroup:
             for replica in self.processes:
                 if (
                     replica.tally.open > 0
-                    and now_s - replica.alive_s > self._spec.replica_patience_s
+                    and now_s - replica.alive_s > self.spec.replica_patience_s
                 ):
                     self._fail_hung_replica(
                         replica, f"{replica.tally.open:,} samples and completed none"
@@ -397,5 +393,5 @@ class ReplicaGroup:
         with contextlib.suppress(OSError):
             replica.process.send_signal(signal.SIGUSR1)
         self._leaving.wait(POLL_SECONDS)
-        patience_s = self._spec.replica_patience_s
-        self._fail(replica.error(f" had {doing} for {patience_s:g} s", quoted=False))
+        patience_s = self.spec.replica_patience_s
+        self.fail(replica.error(f" had {doing} for {patience_s:g} s", quoted=False))

@@ -154,8 +154,12 @@ class Stamps:
         return batch_means_error(self._kept)
 
     def costs_s(self, begun_s: float) -> list[float]:
-        steps = pairwise([(begun_s, 0), *self._kept])
-        return [(after_s - s) / (after - n) for (s, n), (after_s, after) in steps if after > n]
+        return _costs_s([(begun_s, 0), *self._kept])
+
+
+def _costs_s(stamps: Sequence[tuple[float, int]]) -> list[float]:
+    steps = pairwise(stamps)
+    return [(after_s - s) / (after - n) for (s, n), (after_s, after) in steps if after > n]
 
 
 def batch_means_error(stamps: Sequence[tuple[float, int]]) -> float:
@@ -166,14 +170,15 @@ def batch_means_error(stamps: Sequence[tuple[float, int]]) -> float:
     if len(stamps) < BATCHES:
         return 0.0
     edges = [stamps[k * (len(stamps) - 1) // BATCHES] for k in range(BATCHES + 1)]
-    costs_s = [
-        (after_s - before_s) / (after - before)
-        for (before_s, before), (after_s, after) in pairwise(edges)
-        if after > before
-    ]
-    if len(costs_s) < BATCHES // 2:
+    costs_s = _costs_s(edges)
+    return relative_se(costs_s) if len(costs_s) >= BATCHES // 2 else 0.0
+
+
+def relative_se(values: Sequence[float]) -> float:
+    """Return the standard error of the mean, relative to it; 0 if it is unknown."""
+    if len(values) < 2 or not sum(values):
         return 0.0
-    return statistics.stdev(costs_s) / math.sqrt(len(costs_s)) / statistics.fmean(costs_s)
+    return statistics.stdev(values) / math.sqrt(len(values)) / statistics.fmean(values)
 
 
 KEPT_LIST = 2**20
@@ -227,18 +232,16 @@ class AnswerTokens:
 
     Attributes:
         by_index: Token counts of the answers by data set index; -1 for samples of unknown index.
+        index_of: Returns the index of a sample id that has no token count yet; None if unknown.
     """
 
     def __init__(self) -> None:
         self.by_index: dict[int, list[int]] = {}
         self._index_of: dict[int, int] = {}
+        self.index_of = self._index_of.get
 
     def record_indices(self, ids: Sequence[int], indices: Sequence[int]) -> None:
         self._index_of.update(zip(ids, indices, strict=True))
-
-    def index_of(self, sample: int) -> int | None:
-        """Return the data set index of a sample that has no token count yet; None if unknown."""
-        return self._index_of.get(sample)
 
     def add_counts(self, ids: Sequence[int], n_tokens: Sequence[int | None]) -> None:
         """Add the token counts of answers by sample id; ignore None (not counted by the engine)."""
@@ -290,6 +293,7 @@ class GuardedSink:
         self._fail = fail
         self._clock: Clock = perf_counter
         self._outstanding = Outstanding()
+        self.cut = self._outstanding.cut
         self.stamps = Stamps()
         self._first_issue_s = 0.0
         self._last_completion_s = 0.0
@@ -358,10 +362,6 @@ class GuardedSink:
             f"sample in the run (first: index {twins[0]}): the engine must store results by id, "
             "because an index can occur twice in a batch"
         )
-
-    def cut(self, position: int) -> None:
-        """Split the list of ids issued last at a position; its two parts complete independently."""
-        self._outstanding.cut(position)
 
     def use_clock(self, clock: Clock) -> None:
         """Set the clock that returns times of reports, such as the time stamps of replicas."""

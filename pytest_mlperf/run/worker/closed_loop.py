@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Counts, Engine
@@ -228,13 +228,6 @@ class SlotSink(GuardedSink):
             return self.closed.close(under_way_s, self._pauses_s, self._times, timed=timed)
 
 
-class WindowCallback(Protocol):
-    """Define the callback that is called when a measurement window begins and when it ends."""
-
-    def __call__(self, *, first: bool) -> None:
-        """Handle the begin of a window if `first`, else its end."""
-
-
 def shuffled_points(settings: LoadGenSettings, run: str) -> list[float]:
     """Return a curve's points, shuffled (seed: run name) so that heating affects all alike."""
     points = list(settings.points)
@@ -266,20 +259,14 @@ class Loop:
         The run's `name` decides the order of points; `single_latency_s` is that of one request.
         `at_edges` is called at the begin of the first window and at the end of the last one.
         """
-        ordered_points, sink, points = (
-            shuffled_points(self._settings, name),
-            self._sink,
-            list[PointWindow](),
-        )
-        completed: list[int] = []
+        sink, points, completed = self._sink, list[PointWindow](), list[int]()
+        ordered_points = shuffled_points(self._settings, name)
 
-        def edge(*, first: bool) -> None:
-            """Store completions at a window's begin (`first`) or end; call `at_edges` of `run`."""
-            if first and not points:
+        def edge() -> None:
+            if not completed:
                 at_edges()
-            if not first or not points:
-                completed.append(sink.completed)
-            if not first and len(points) == len(ordered_points) - 1:
+            completed.append(sink.completed)
+            if len(completed) == 2 * len(ordered_points):
                 at_edges()
 
         sink.recounts = self._engine.counted_again() is not None
@@ -298,7 +285,7 @@ class Loop:
         }
 
     def _measure_point(
-        self, point: float, single_latency_s: float, on_edge: WindowCallback
+        self, point: float, single_latency_s: float, on_edge: Callable[[], None]
     ) -> PointWindow:
         """Measure one point: warm up, open a window (`on_edge` at both ends), await all answers."""
         raise NotImplementedError
@@ -333,7 +320,7 @@ class ClosedLoop(Loop):
 
     _conversations = 0
 
-    def _measure_point(self, point: float, alone_s: float, edge: WindowCallback) -> PointWindow:
+    def _measure_point(self, point: float, alone_s: float, edge: Callable[[], None]) -> PointWindow:
         settings, sink, concurrency = self._settings, self._sink, int(point)
         self._slots = Slots(self._asked, self._draw(concurrency), self._conversations)
         ramp_s = alone_s if settings.ramp_ms is None else settings.ramp_ms / 1000
@@ -344,7 +331,7 @@ class ClosedLoop(Loop):
             assert slot is not None
             turns[slot] += 1
             self._issue(slot)
-        edge(first=True)
+        edge()
         meter = sink.begin(concurrency)
         begun_s = meter.begun_s
         least = max(MIN_REQUESTS, MIN_SLOT_REQUESTS * concurrency)
@@ -357,7 +344,7 @@ class ClosedLoop(Loop):
             if meter.counted >= least:
                 break
         window = replace(sink.close(), warm_requests=sum(turns), warm_s=begun_s - warming_s)
-        edge(first=False)
+        edge()
         for _ in range(concurrency - self._slots.waiting):
             sink.freed.get()
         self._conversations = self._slots.count
@@ -456,38 +443,30 @@ def with_reach(
 ) -> list[dict[str, Any]]:
     """Return the points; those with a busy client get `client_reach`, its maximum requests/s.
 
-    The engine must be idle, and has the samples `loaded`. Each measurement takes `lasts_ms`.
+    The rate is None if the engine has no null server. The engine must be idle, and has the samples
+    `loaded`. Each measurement takes `lasts_ms`.
     """
     brief = dataclasses.replace(settings, min_duration_ms=lasts_ms, ramp_ms=0, arrivals="")
+
+    def limit(point_row: Mapping[str, Any]) -> float | None:
+        concurrency = int(point_row["point"])
+        if point_row["open"] is not None or point_row["paused"]:
+            concurrency = max(MIN_LOOP_REQUESTS, math.ceil(point_row["under_way"]))
+        length = max(2.0, point_row["tokens"] / point_row["requests"])
+        tokens = max(2, min(round(length), TOKENS_UNDER_WAY // concurrency))
+        client = engine.null_client(tokens)
+        if client is None:
+            return None
+        settings_of_point = dataclasses.replace(brief, points=[concurrency])
+        sink = SlotSink(fail, tokens=settings.tokens)
+        with client as driven:
+            loop = ClosedLoop(driven, sink, Conversations(loaded), settings_of_point)
+            (window,) = loop.run("client check", 0.0, lambda: None)["points"]
+        return float(window["requests"] / window["duration_s"] * tokens / length)
+
     return [
-        {**point_row, "client_reach": _client_limit(point_row, engine, loaded, brief, fail)}
+        {**point_row, "client_reach": limit(point_row)}
         if point_row["client_busy"] >= MAX_IDLE_CORES and point_row["requests"]
         else dict(point_row)
         for point_row in points
     ]
-
-
-def _client_limit(
-    point_row: Mapping[str, Any],
-    engine: Engine,
-    loaded: Sequence[int],
-    settings: LoadGenSettings,
-    fail: Fail,
-) -> float | None:
-    """Return the client's maximum requests/s at a point's load; None if there is no null server."""
-    concurrency = int(point_row["point"])
-    if point_row["open"] is not None or point_row["paused"]:
-        concurrency = max(MIN_LOOP_REQUESTS, math.ceil(point_row["under_way"]))
-    length = max(2.0, point_row["tokens"] / point_row["requests"])
-    tokens = max(2, min(round(length), TOKENS_UNDER_WAY // concurrency))
-    client = engine.null_client(tokens)
-    if client is None:
-        return None
-    settings_of_point = dataclasses.replace(settings, points=[concurrency])
-    sink = SlotSink(fail, tokens=settings.tokens)
-    with client as driven:
-        log = ClosedLoop(driven, sink, Conversations(loaded), settings_of_point).run(
-            "client check", 0.0, lambda: None
-        )
-    (window,) = log["points"]
-    return float(window["requests"] / window["duration_s"] * tokens / length)

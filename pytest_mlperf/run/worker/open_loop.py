@@ -6,6 +6,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from queue import Empty
 from time import perf_counter
@@ -13,7 +14,7 @@ from time import perf_counter
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset
 from pytest_mlperf.core.job import LoadGenSettings
-from pytest_mlperf.run.worker.closed_loop import WARMUP_TURNS, Loop, WindowCallback
+from pytest_mlperf.run.worker.closed_loop import WARMUP_TURNS, Loop
 from pytest_mlperf.run.worker.point_window import PointWindow, WindowMeter
 
 POLL_SECONDS = 0.1
@@ -45,11 +46,8 @@ def window_arrivals(settings: LoadGenSettings, rate: float, draw: random.Random)
         return [n * lasts_s / count for n in range(count)]
     between = gaps(settings, rate, draw)
     steps = [next(between) for _ in range(count + 1)]
-    total, at, times = sum(steps), 0.0, []
-    for step in steps[:-1]:
-        at += step
-        times.append(at / total * lasts_s if total else 0.0)
-    return times
+    total = sum(steps)
+    return [at / total * lasts_s if total else 0.0 for at in accumulate(steps[:-1])]
 
 
 def trace_arrivals(dataset: Dataset, settings: LoadGenSettings) -> Sequence[float]:
@@ -86,17 +84,17 @@ class OpenLoop(Loop):
     after the window until its requests are completed, at most for its length.
     """
 
-    def _measure_point(self, point: float, alone_s: float, edge: WindowCallback) -> PointWindow:
+    def _measure_point(self, point: float, alone_s: float, edge: Callable[[], None]) -> PointWindow:
         sink, lead, counted, rest, lasts_s = self._sink, *self._plan_arrivals(point)
         self._lead_in(lead, alone_s)
-        edge(first=True)
+        edge()
         meter = sink.begin(point, lasts_s)
         begun_s = meter.begun_s
         for offset_s, index in counted:
             self._issue(begun_s + offset_s, index, counts=True)
         end_s = begun_s + lasts_s
         _sleep_until(end_s)
-        edge(first=False)
+        edge()
         for offset_s, index in rest:
             if offset_s > lasts_s or self._wait_for_window(meter, end_s + offset_s):
                 break
@@ -112,7 +110,8 @@ class OpenLoop(Loop):
         """Return the arrivals before, in and after a load level's window, and its length [s]."""
         settings, lasts_s = self._settings, self._settings.min_duration_ms / 1000
         if not self._trace:
-            drawn = self._drawn(self._draw(point))
+            # Independent requests, even if the samples belong to conversations.
+            drawn = iter(partial(self._draw(point).choice, self._asked.indices), None)
             seed = f"{settings.seeds.schedule} {point}"
             times = window_arrivals(settings, point, random.Random(f"{seed} window"))
             counted = list(zip(times, drawn, strict=False))
@@ -131,11 +130,6 @@ class OpenLoop(Loop):
         lead_arrivals, end_s = (one for one in arrivals if one[0] < ramp_s), ramp_s + lasts_s
         late_arrivals = ((at - end_s, index) for at, index in arrivals if at >= end_s)
         return lead_arrivals, counted, late_arrivals, lasts_s
-
-    def _drawn(self, draw: random.Random) -> Iterator[int]:
-        """Yield random samples, as independent requests even if they belong to conversations."""
-        while True:
-            yield draw.choice(self._asked.indices)
 
     def _lead_in(self, lead: Iterator[Arrival], alone_s: float) -> None:
         settings, sink = self._settings, self._sink

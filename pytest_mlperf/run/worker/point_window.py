@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, stdev
 from time import perf_counter
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.run.worker._sink import Clock
+from pytest_mlperf.run.worker._sink import Clock, relative_se
 from pytest_mlperf.run.worker.clocks import PER_USER, QUANTILES, TokenTimes, percentile
 from pytest_mlperf.run.worker.conversations import NextRequest
 from pytest_mlperf.stores import atomic
@@ -284,7 +283,7 @@ class WindowMeter:
             turns=list(self._turn_medians()),
             client_busy=(self._cpu_clock() - self._cpu_s) / (now_s - begun_s),
             failed=self._failed,
-            length_se=_relative_se(self._tokens),
+            length_se=relative_se(self._tokens),
             lengths=first_lengths(self.answers),
             hidden_share=times.hidden_share,
         )
@@ -336,12 +335,6 @@ class WindowMeter:
             yield count, sums[part], took_s[part] / count if count else 0.0
 
 
-def _relative_se(counts: Sequence[int]) -> float:
-    if len(counts) < 2 or not sum(counts):
-        return 0.0
-    return stdev(counts) / math.sqrt(len(counts)) / fmean(counts)
-
-
 def first_lengths(answers: Mapping[int, tuple[int, int]]) -> str:
     """Format token counts of the first samples as "INDEX:TOKENS …"; `answers`: (index, tokens)."""
     return " ".join(f"{n}:{tokens}" for _, (n, tokens) in sorted(answers.items())[:KEPT_ANSWERS])
@@ -351,16 +344,15 @@ def write_requests(folder: Path, records: Sequence[Record]) -> None:
     """Write a line of JSON per request, atomically, without prompts and answers."""
     lines = (
         json.dumps(
-            {name: _short(value) for name, value in zip(REQUEST_COLUMNS, record, strict=True)}
+            {
+                name: round(value, 6) if isinstance(value, float) else value
+                for name, value in zip(REQUEST_COLUMNS, record, strict=True)
+            }
         )
         for record in records
     )
     content = "".join(f"{line}\n" for line in lines).encode()
     atomic.write_bytes(folder / REQUESTS, gzip.compress(content, mtime=0))
-
-
-def _short(value: Any) -> Any:
-    return round(value, 6) if isinstance(value, float) else value
 
 
 COUNT_SLACK_SHARE = 0.02

@@ -19,10 +19,9 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Counts, Dataset, Engine, Outputs, Sink
 from pytest_mlperf.run.child.protocol import WorkerSpec
-from pytest_mlperf.run.child.reporter import ERROR_EXIT_CODE, described, leave
+from pytest_mlperf.run.child.reporter import ERROR_EXIT_CODE, described, fail_at_dead_threads, leave
 from pytest_mlperf.run.worker import _pipe as wire
 from pytest_mlperf.run.worker.clocks import QUANTILES, percentile
 from pytest_mlperf.run.worker.provenance import imported_files
@@ -142,13 +141,6 @@ class Replica:
         with contextlib.suppress(OSError):
             self._send([(wire.ERROR, described(layer, error))])
         os._exit(ERROR_EXIT_CODE)
-
-    def thread_died(self, died: threading.ExceptHookArgs) -> None:
-        """End the run if a thread dies with open samples, which would never complete."""
-        name = died.exc_type.__name__
-        if self.open > 0:
-            self.fail("engine", died.exc_value or RunError("engine", f"a thread ended with {name}"))
-        threading.__excepthook__(died)
 
     def serve(self) -> None:
         """Load the engine, then execute the worker's commands until a stop or the pipe's end."""
@@ -293,6 +285,6 @@ def main(spec: str, descriptor: int, cpus: Sequence[int]) -> None:
     faulthandler.register(signal.SIGUSR1)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     replica = Replica(WorkerSpec.from_json(Path(spec).read_text("utf-8")), wire.Pipe(descriptor))
-    threading.excepthook = replica.thread_died
+    fail_at_dead_threads(replica.fail, lambda: replica.open)
     replica.serve()
     leave(0)

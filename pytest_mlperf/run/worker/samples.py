@@ -7,6 +7,7 @@ import json
 import math
 import reprlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from numbers import Real
 from typing import Any, cast
 
@@ -14,6 +15,8 @@ from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.extension import Dataset, Engine
 from pytest_mlperf.core.job import Expected
 from pytest_mlperf.core.metrics import STAGE, STAGE_METRIC
+
+_unfit = partial(RunError, "dataset")
 
 MAX_SAMPLES = 2**30
 """Maximum size of a data set, in samples; MLPerf's largest has 89 million."""
@@ -105,14 +108,12 @@ def count(dataset: Dataset) -> int:
     """Return the number of samples; raise RunError if it is 0 or above `MAX_SAMPLES`."""
     samples = len(dataset)
     if not samples:
-        raise RunError(
-            "dataset",
+        raise _unfit(
             "the data set is empty; at least one sample is needed: correct its path and its "
             "options, or its __len__",
         )
     if samples > MAX_SAMPLES:
-        raise RunError(
-            "dataset",
+        raise _unfit(
             f"the data set has {samples:,} samples by its __len__; at most {MAX_SAMPLES:,} "
             "can be measured",
         )
@@ -122,8 +123,7 @@ def count(dataset: Dataset) -> int:
 def require_same_length(dataset: Dataset, samples: int) -> None:
     """Raise RunError if the data set's length has changed."""
     if (length := len(dataset)) != samples:
-        raise RunError(
-            "dataset",
+        raise _unfit(
             f"the data set had {samples:,} samples, and has {length:,} now: its __len__ must stay "
             "the same while it is measured and scored",
         )
@@ -132,8 +132,7 @@ def require_same_length(dataset: Dataset, samples: int) -> None:
 def check_count(samples: int, expected: Expected) -> None:
     """Raise RunError if the data set does not have the expected size."""
     if expected.samples is not None and samples != expected.samples:
-        raise RunError(
-            "dataset",
+        raise _unfit(
             f"the data set has {samples:,} samples, {expected.whose} has {expected.samples:,}: it "
             "is a different one, or incomplete; correct its path, or set count in the quick "
             'profile to use a part of it, or rename the workload and add twin_of = "..."',
@@ -143,14 +142,12 @@ def check_count(samples: int, expected: Expected) -> None:
 def check_digest(digest: object, expected: Expected) -> str:
     """Return the data set's digest; raise RunError if it is not the expected one."""
     if not isinstance(digest, str) or not digest:
-        raise RunError(
-            "dataset",
+        raise _unfit(
             f"the data set's digest is {reprlib.repr(digest)}; it must be a text that changes when "
             "the content does, such as a SHA-256, because it identifies the data of a result",
         )
     if expected.digest is not None and digest != expected.digest:
-        raise RunError(
-            "dataset",
+        raise _unfit(
             f"the data set's digest is {digest}, the suite asks for {expected.digest}: its "
             "content, its order or its options differ; get it from its source again, or "
             "correct digest",

@@ -32,15 +32,14 @@ from pytest_mlperf.hardware.clock import MIN_MOVE_SECONDS
 from pytest_mlperf.hardware.contention import ContentionMonitor, Window, port_here, session_of
 from pytest_mlperf.registry import imported
 from pytest_mlperf.run.child.protocol import RunFinished, WorkerSpec, import_as_parent
-from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave
+from pytest_mlperf.run.child.reporter import Reporter, fail_at_dead_threads, guard_group, leave
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
 from pytest_mlperf.run.worker import _loadgen as loadgen
-from pytest_mlperf.run.worker import clocks as over_time
+from pytest_mlperf.run.worker import clocks
 from pytest_mlperf.run.worker._clients import ClientProcesses
 from pytest_mlperf.run.worker._handicap import HandicapEngine, InOrder
 from pytest_mlperf.run.worker._replicas import ReplicatedEngine
 from pytest_mlperf.run.worker._sink import CountingSink, Fail, Faults, GuardedSink
-from pytest_mlperf.run.worker.clocks import RUN_FILE
 from pytest_mlperf.run.worker.closed_loop import (
     ClosedLoop,
     HarnessProgress,
@@ -260,7 +259,9 @@ class EngineWorker:
 
     def serve(self) -> None:
         """Load the engine, measure, then execute commands until a stop."""
-        threading.excepthook = self._thread_died
+        fail_at_dead_threads(
+            self._reporter.fail, lambda: self._sink.outstanding if self._sink else 0
+        )
         self._reporter.event("loading")
         if not self._spec.settings.points:
             with self._reporter.blaming("loadgen"):
@@ -450,7 +451,7 @@ class EngineWorker:
                 loadgen.run(plan, folder, engine, sink, indices=indices, at_edges=window.read_edge)
                 parse_detail(folder / DETAIL)
             if plan.phase == "performance" and settings.scenario == Scenario.SERVER:
-                over_time.write(folder, sink.over_time)
+                clocks.write(folder, sink.over_time)
 
     def _measure_curve(self, settings: LoadGenSettings, alone_s: float) -> None:
         folder = self._folder / "performance"
@@ -467,10 +468,9 @@ class EngineWorker:
             records=self._spec.requests,
             may_fail=settings.max_failed or 0.0,
         )
-        used, pulse = (
-            dataclasses.asdict(settings),
-            HarnessProgress() if self._engine.harness else None,
-        )
+        used, pulse = dataclasses.asdict(settings), None
+        if self._engine.harness:
+            pulse = HarnessProgress()
         with (
             self._reported_run("performance", folder, sink, 0, used, pulse=pulse) as window,
             self._reporter.blaming("engine"),
@@ -516,19 +516,16 @@ class EngineWorker:
         with progress(self._reporter, phase, pulse or sink):
             yield window
         with self._reporter.blaming("engine"):
-            client = self._engine.client_lateness()
-            drafts = self._engine.accepted_drafts()
-            stages = stages_of(self._engine, sink.duration_s, len(self._spec.replicas) or 1)
-        result = result_of(sink, client, drafts, window, self._engine, stages)
+            result = result_of(sink, window, self._engine, len(self._spec.replicas) or 1)
         content = {
             "phase": phase,
             "settings": settings_used,
             "result": result,
             "spent": self._spent,
         }
-        atomic.write_text(folder / RUN_FILE, json.dumps(content, indent=2, sort_keys=True))
+        atomic.write_text(folder / clocks.RUN_FILE, json.dumps(content, indent=2, sort_keys=True))
         if tokens_of := sink.answer_tokens.by_index:
-            atomic.write_text(folder / over_time.TOKENS_FILE, json.dumps(tokens_of) + "\n")
+            atomic.write_text(folder / clocks.TOKENS_FILE, json.dumps(tokens_of) + "\n")
         self._reporter.event("finished", phase=phase, folder=str(folder), result=result)
         self._require_no(sink.faults)
 
@@ -537,14 +534,6 @@ class EngineWorker:
             texts = faults.texts
             more = f" ({faults.count} faults in all)" if faults.count > 1 else ""
             self._reporter.fail("engine", RunError("engine", f"{texts[0]}{more}"))
-
-    def _thread_died(self, hook_arguments: threading.ExceptHookArgs) -> None:
-        error = hook_arguments.exc_value
-        if error is None:
-            error = RunError("engine", f"a thread ended with {hook_arguments.exc_type.__name__}")
-        if self._sink is not None and self._sink.outstanding:
-            self._reporter.fail("engine", error)
-        threading.__excepthook__(hook_arguments)
 
 
 @contextlib.contextmanager
@@ -578,15 +567,8 @@ def progress(reporter: Reporter, phase: str, sink: GuardedSink | HarnessProgress
         thread.join()
 
 
-def result_of(
-    sink: GuardedSink,
-    client: Mapping[str, float],
-    drafts: int | None,
-    window: Window,
-    engine: Engine,
-    stages: Mapping[str, float],
-) -> dict[str, Any]:
-    """Return the results of a run as fields of `RunFinished`."""
+def result_of(sink: GuardedSink, window: Window, engine: Engine, processes: int) -> dict[str, Any]:
+    """Return the results of a run by `processes` engines as fields of `RunFinished`."""
     finished = RunFinished(
         issued=sink.issued,
         completed=sink.completed,
@@ -597,14 +579,14 @@ def result_of(
         **sink.as_streamed,
         faults=sink.faults.texts,
         completing_threads=len(sink.threads),
-        client=client,
-        accepted_drafts=drafts,
+        client=engine.client_lateness(),
+        accepted_drafts=engine.accepted_drafts(),
         contention=window.seen,
         peak_bytes=window.watch.peak_bytes(),
         clock_moved_s=window.clock.moved_s,
         slow_start=sink.slow_start,
         answer_counts=dict(engine.answer_counts()),
-        stages=stages,
+        stages=stages_of(engine, sink.duration_s, processes),
         answer_forms=sink.answer_forms if sink.wants_output else (),
         salt=sink.run,
         finishes=dict(sink.ends.most_common(MAX_FINISH_REASONS)),

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_mlperf.run.answers import ACCURACY_LOG, AccuracyLog
 from pytest_mlperf.run.logs import DETAIL, parse_detail
-from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog
 from tests.adapters.engines.onnxruntime.models import (
     INPUTS,
     detector,

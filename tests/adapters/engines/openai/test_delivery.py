@@ -24,7 +24,7 @@ from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.reason import Sign, SignKey
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.figures import figures
-from pytest_mlperf.run.server import ServerFindings, answer_findings
+from pytest_mlperf.run.server import answer_signs
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations
 from tests.adapters.engines.openai.echo import echo_server
@@ -279,7 +279,7 @@ def test_a_first_message_of_unknown_size_is_noted_if_it_may_hide_much_of_the_tim
     def signs(answers: int, messages: int, tokens: int) -> list[Sign]:
         counts = {"answers": answers, "messages": messages, "tokens": tokens}
         unsized = {f"unsized_{name}": count for name, count in counts.items()}
-        every = answer_findings({4: unsized}, {}, ServerFindings()).signs
+        every = [*answer_signs({4: unsized}, {}, {})]
         return [sign for sign in every if sign.key is SignKey.FIRST_UNSIZED]
 
     (sign,) = signs(10, 20, 200)

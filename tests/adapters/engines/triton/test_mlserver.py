@@ -15,8 +15,8 @@ import pytest
 
 from pytest_mlperf.adapters.datasets.imagenet import ImageNetDataset
 from pytest_mlperf.adapters.engines.serving import HOST, free_port
+from pytest_mlperf.run.answers import ACCURACY_LOG, AccuracyLog
 from pytest_mlperf.run.logs import DETAIL, parse_detail
-from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog
 from tests.adapters.engines.onnxruntime import recorder
 from tests.adapters.engines.onnxruntime.models import encoder, question
 from tests.adapters.engines.triton.harness import ROOT, answers, models, needs_mlserver, server

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf.run.answers import ACCURACY_LOG, AccuracyLog
 from pytest_mlperf.run.builds import Build
 from pytest_mlperf.run.child.process import Patience, WorkerProcess
 from pytest_mlperf.run.child.protocol import PACKAGE
 from pytest_mlperf.run.logs import DETAIL, parse_detail
-from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog
 from tests.adapters.engines.under_loadgen import token_settings
 from tests.adapters.engines.vllm import shapes
 from tests.adapters.engines.vllm.ready import READY
