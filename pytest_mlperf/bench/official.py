@@ -76,8 +76,8 @@ def compare_with_official(
         return f"{case.accelerator} is not a GPU that has official results"
     if case.scenario.rate_is_condition and not searched:
         return (
-            "its rate is fixed, but an official result is the highest rate within the latency "
-            "limits: add find to the scenario"
+            "the case runs at a fixed rate, but an official result is the highest rate within the "
+            "latency limits: give the scenario find in place of target_qps"
         )
     if case.scenario != Scenario.OFFLINE and not case.scenario.rate_is_condition:
         return f"the value of {case.scenario} is a latency, and official latencies are upper bounds"

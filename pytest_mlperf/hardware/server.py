@@ -124,15 +124,15 @@ def identified(
     names = {str(name) for one in reports.values() if (name := one.properties.get("gpu"))}
     if len({class_of(name) for name in names}) > 1:
         raise _fault(
-            "the sources of the server's hardware disagree: "
-            f"{', '.join(f'{name} says {text}' for name, text in texts.items())}; correct the "
-            "source that is not on the server's machine"
+            "the server's hardware is reported differently: "
+            f"{', '.join(f'{name} says {text}' for name, text in texts.items())}; set the option "
+            "that reads another machine to the server's (probe, exporter, kubernetes)"
         )
     texts |= {} if accelerator == "cpu" else {"declared": accelerator}
     source = next(iter(texts), "unknown")
     best = reports.get(source) or ServerIdentity(properties={"hardware": texts.get(source)})
     several = (
-        f"{len(starts)} processes or more answer at this url (workers, or servers behind a load "
+        f"at least {len(starts)} processes answer at this url (workers, or servers behind a load "
         "balancer): they may run on different hardware"
     )
     place = {} if source in SOURCES[:3] else {"url": place_of(url)}

@@ -92,7 +92,7 @@ def _judge(
     rule: RuleR,
 ) -> Ratio:
     if not a or len(a) != len(b):
-        raise ValueError(f"{len(a)} runs of a and {len(b)} of b cannot be paired")
+        raise ValueError(f"pairs need equally many runs on both sides, not {len(a)} and {len(b)}")
     sign = 1 if direction is Direction.HIGHER else -1
     logs = [sign * (math.log(x.value) - math.log(y.value)) for x, y in zip(a, b, strict=True)]
     for k in range(1, min(len(logs), rule.max_runs) + 1):

@@ -35,8 +35,8 @@ def _fault_of(artefacts: object) -> str:
         return f"a {type(artefacts).__name__}; it takes a dict of bytes by name"
     if len(artefacts) > MAX_SAMPLE_ARTEFACTS:
         return (
-            f"{len(artefacts):,} artefacts; {MAX_SAMPLE_ARTEFACTS} at most are kept: "
-            "join some into one"
+            f"{len(artefacts):,} artefacts; at most {MAX_SAMPLE_ARTEFACTS} are allowed: "
+            "combine some into one"
         )
     for name, content in artefacts.items():
         if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):

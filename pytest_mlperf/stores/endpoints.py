@@ -458,9 +458,9 @@ def read_events(folder: Path) -> RecordedEvents:
             completed.append(at_ns)
     begin_ns, end_ns = edges.get(START_EVENT, 0), edges.get(END_EVENT, 0)
     if not 0 < begin_ns < end_ns:
-        raise MlperfError(
-            f"{folder / EVENTS_FILE}: incomplete: it lacks {START_EVENT} or {END_EVENT}"
-        )
+        lost = [event for event in (START_EVENT, END_EVENT) if event not in edges]
+        defect = f"has no event {' or '.join(lost)}" if lost else f"{END_EVENT} is not the later"
+        raise MlperfError(f"{folder / EVENTS_FILE}: {defect}; the run is incomplete: measure again")
     inside = tuple(at_ns for at_ns in completed if begin_ns <= at_ns <= end_ns)
     return RecordedEvents(
         begin_ns=begin_ns,

@@ -145,7 +145,7 @@ def _program(planned: Planned, key: KeyPath, text: str, expanded: str, folder: P
     path = program.absolute()
     if path.is_file() and os.access(path, os.X_OK):
         return str(path)
-    advice = "create it: python -m venv DIR, then install into it"
+    advice = "create it with python -m venv DIR, and install the engine in it"
     if key[-1] == "command":
         advice = "install it, or put it on the PATH"
     elif (path / "bin/python").exists():

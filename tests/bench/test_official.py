@@ -31,7 +31,7 @@ def test_the_reason_for_a_missing_official_share_is_stated() -> None:
         (
             {"scenario": Scenario.SERVER},
             IDENTITY,
-            "its rate is fixed, but an official result is the high",
+            "the case runs at a fixed rate, but an official result is",
         ),
         (
             {"scenario": Scenario.SINGLE_STREAM},

@@ -172,7 +172,7 @@ def test_other_tests_and_sessions_are_explained(
     """
     accuracy = (
         "Gate: top1 must reach 99.000, 99 % of the reference 100.000; reached by 1.000",
-        "top1: 32 samples compared in pairs, 0 of them with another score",
+        "top1: 32 samples compared in pairs, 0 of them with another value",
         "p = 1 by the plain paired test",
     )
     passed = ("ok: worst case within the limit −30 %", "At this noise, a change above −")

@@ -390,7 +390,7 @@ def test_sources_that_contradict_each_other_are_an_error_with_both_values() -> N
         "exporter": identify_by_exporter(other.exporter, (), "cpu"),
     }
     with pytest.raises(
-        RunError, match="disagree: probe says 8 x NVIDIA H200, exporter says 8 x NVIDIA B200"
+        RunError, match="differently: probe says 8 x NVIDIA H200, exporter says 8 x NVIDIA B200"
     ):
         identified(URL, "cpu", reports, {}, {}, frozenset(), time_s=0.0)
     with pytest.raises(RunError, match="the suite says 8xH200, and the exporter reports 8xB200"):
@@ -410,7 +410,7 @@ def test_unequal_nodes_and_several_servers_behind_one_url_are_texts_of() -> None
     assert named.remarks == ("{product}",)
 
     several = identified(URL, "cpu", {}, {}, {}, frozenset({1.0, 2.0}), time_s=0.0)
-    assert any("2 processes or more answer" in sentence(note) for note in several.remarks)
+    assert any("at least 2 processes answer" in sentence(note) for note in several.remarks)
 
 
 def test_a_stale_exporter_and_gpus_without_a_model_make_runs_invalid() -> None:

@@ -202,8 +202,8 @@ def test_as_many_pairs_as_advised_decide(level: float) -> None:
 
 def test_invalid_values_are_refused() -> None:
     for a, b, least, message in (
-        ([], [], 1.2, "0 runs of a and 0 of b cannot be paired"),
-        ([1.0], [1.0, 1.0], 1.2, "1 runs of a and 2 of b cannot be paired"),
+        ([], [], 1.2, "on both sides, not 0 and 0"),
+        ([1.0], [1.0, 1.0], 1.2, "on both sides, not 1 and 2"),
         ([1.0], [1.0], 0.0, "the claim is 0.0; it must be finite and above 0"),
         ([1.0], [1.0], math.nan, "the claim is nan"),
     ):

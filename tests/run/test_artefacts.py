@@ -70,7 +70,7 @@ def test_invalid_artefacts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ([b"text"], "with a bytes; it takes a dict of bytes by name"),
         ([{"text": "text"}], "'text' with a 'str' as content; it must be bytes"),
         ([{"text": bytearray(b"text")}], "with a 'bytearray' as"),
-        ([{f"part-{number}": b"" for number in range(17)}], "17 artefacts; 16 at most"),
+        ([{f"part-{number}": b"" for number in range(17)}], "17 artefacts; at most 16"),
         ([{"video": bytes(9)}], "'video' of 9 bytes; 8 at most"),
     ]
     for attached, problem in cases:

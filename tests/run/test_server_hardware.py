@@ -296,7 +296,7 @@ def test_a_servers_own_pages_and_headers_are_read() -> None:
     assert identity.properties["gpu"] == "NVIDIA H100 80GB HBM3"
     assert identity.properties["gpus"] == 2
     assert identity.facts["server.version"] == "0.11.0"
-    assert "2 processes or more answer at this url" in sentence(identity.remarks[0])
+    assert "at least 2 processes answer at this url" in sentence(identity.remarks[0])
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ REFUSED: list[tuple[object, str]] = [
     ({"größe": 1.0}, "the name 'größe'"),
     ({"unet\n": 1.0}, r"the name 'unet\n'"),
     ({1: 1.0}, "the name 1;"),
-    ({f"s{n}": 0.1 for n in range(MAX_STAGES + 1)}, "returns 17 stages; 16 at most are kept"),
+    ({f"s{n}": 0.1 for n in range(MAX_STAGES + 1)}, "returns 17 stages; return at most 16"),
     (
         {"unet": 6.0, "vae": 4.3},
         "returns 10.3 s in all, of a run of 10 s; do not count the same time twice",

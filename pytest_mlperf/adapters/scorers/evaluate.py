@@ -52,8 +52,8 @@ class EvaluateOptions(DecoderOptions):
         require_choice("evaluate", "dtype", self.dtype, BYTES)
         if taken := {"predictions", "references"} & {*(self.compute or ())}:
             raise SuiteError(
-                f"scorer evaluate: compute must not set {' and '.join(sorted(taken))}; the engine "
-                "gives the predictions and the data set the references",
+                f"scorer evaluate: compute must not set {' and '.join(sorted(taken))}: "
+                "predictions come from the engine, references from the data set",
                 option="compute",
             )
         _ = self.script
@@ -109,7 +109,7 @@ class EvaluateScorer(TextScorer[EvaluateOptions]):
         except Exception as error:  # huggingface_hub raises its own and the network's errors
             raise UnavailableError(
                 f"scorer evaluate: metric {repository} at {revision} is not on this machine and "
-                f"cannot be fetched ({error}); fetch it once where there is a network, or name a "
+                f"cannot be fetched ({error}); run once with network access, or name a "
                 f'local copy: metric = "{LOCATOR}PATH"'
             ) from error
         return _in_folder(Path(folder), repository.partition("/")[2])

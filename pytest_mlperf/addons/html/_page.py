@@ -107,7 +107,10 @@ def _gates(results: Results) -> Iterator[tuple[Tone, str]]:
     undecided = sum(not gate.evaluated for gate in asked)
     if undecided:
         text = f"{undecided} of {plural(len(asked), 'accuracy gate')} not decided"
-        yield "open", f"{text}: each test says how many samples it scored, or that it has no gate."
+        yield (
+            "open",
+            f"{text}: each says how many samples it scored, or that no gate is known.",
+        )
 
 
 def _proof(results: Results) -> Iterator[tuple[Tone, str]]:

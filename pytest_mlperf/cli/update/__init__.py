@@ -260,10 +260,11 @@ class Acceptance:
 HELP = f"""\
 Shows how accepting a session would change the baselines; with --write and
 --reason TEXT, changes them. For a case with fewer than {GATING_RUNS} runs, pytest first
-measures all runs of the baseline and the scores of the whole data set. Cases
-that are ok and have the build of their baseline are kept. Worse values need
---accept-regression CASE. INVALID results, results with --mlperf-handicap or
---mlperf-pretend, scores below the gate and other builds are refused.
+measures all runs of a new baseline, and the scores of the whole data set. A
+baseline is left as it is if its case is ok and the build has not changed. Worse
+values need --accept-regression CASE. Refused: INVALID results, results with
+--mlperf-handicap or --mlperf-pretend, scores below the gate, and cases whose
+build changed after the session.
 
 Exit 1 if a case was refused, 2 on wrong usage, 3 if pytest cannot run. An
 interruption leaves all baselines unchanged.
@@ -296,8 +297,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--runs",
         type=integer_type(GATING_RUNS, MAX_RUNS),
         metavar="N",
-        help=f"runs of a measured baseline, from {GATING_RUNS} (default: {USUAL_BASELINE_RUNS}, or "
-        "mlperf_baseline_runs of pytest)",
+        help=f"runs to measure for a new baseline, at least {GATING_RUNS} (default: "
+        f"{USUAL_BASELINE_RUNS}, or pytest's mlperf_baseline_runs)",
     )
     parser.add_argument(
         "--no-runs",

@@ -147,8 +147,8 @@ def commands(result: CaseResult) -> Iterator[tuple[str, str]]:
 
 
 PROMISE = (
-    "at most 5 % of the failed drops are expected to be false alarms, misses of a regression as "
-    f"large as the limit at most 5 %; {BELOW_LIMIT_PROMISE}"
+    "at most 5 % of the drops that fail are expected to be false alarms; a drop as large as its "
+    f"limit is missed at most 5 times in 100; {BELOW_LIMIT_PROMISE}"
 )
 
 

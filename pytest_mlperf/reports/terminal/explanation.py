@@ -174,10 +174,10 @@ def _accuracy(verdict: Verdict, width: int) -> list[str]:
 def _paired(paired: PairedVerdict) -> str:
     counts = (
         f"{paired.metric}: {paired.samples:,} samples compared in pairs, {paired.changed:,} "
-        "of them with another score"
+        "of them with another value"
     )
     if paired.worst is None or paired.best is None or paired.bound is None:
-        return f"{counts}; a metric that counts output is compared, but not judged"
+        return f"{counts}; the amount of output is only shown, not judged"
     plain = "" if paired.p is None else f"; p = {paired.p:.2g} by the plain paired test"
     return (
         f"{counts}; change at worst {points(paired.worst)} points, at best {points(paired.best)}: "

@@ -166,7 +166,7 @@ def stages_of(engine: Engine, duration_s: float, processes: int = 1) -> dict[str
     if not isinstance(stages, Mapping):
         raise _refused(f"{type(stages).__name__}, not a table of seconds by name")
     if len(stages) > MAX_STAGES:
-        raise _refused(f"{len(stages)} stages; {MAX_STAGES} at most are kept")
+        raise _refused(f"{len(stages)} stages; return at most {MAX_STAGES}")
     for name, seconds in stages.items():
         if not (isinstance(name, str) and STAGE_METRIC.fullmatch(f"{STAGE}{name}")):
             raise _refused(

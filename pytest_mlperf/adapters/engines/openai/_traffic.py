@@ -306,7 +306,8 @@ class Checks:
         if missing and (missing != 1 or answer.finish == "length"):
             raise Failed(
                 "token ids lost",
-                f"usage counts {tokens} tokens, but the stream had {answer.n_ids} token ids",
+                f"the server's usage says {tokens} tokens, but it streamed {answer.n_ids} token "
+                "ids; check the server, or a proxy before it, for lost stream events",
             )
 
     def _check_length(self, tokens: int, body: Body) -> None:

@@ -274,7 +274,7 @@ def detail(round_: Round, workload: RoundWorkload, columns: int) -> Iterator[str
 
 def _facts(round_: Round, workload: RoundWorkload) -> dict[str, str]:
     adapter, scorer = ADAPTERS[workload.name], workload.ungated_scorer
-    ungated = f"{scorer}, with your own tool or judge model; not for MLPerf's gate"
+    ungated = f"{scorer} (you supply the tool or judge model); MLPerf's gate is not checked"
     return {
         "task": workload.task,
         "names": ", ".join(round_.workloads[workload.name].names),

@@ -227,7 +227,7 @@ def _answers(where: str, folder: Path) -> Path:
         (blocks[0] / name).is_file() for name in (DETAIL_LOG, SUMMARY_LOG, ANSWERS_LOG)
     ):
         raise MlperfError(
-            f"{where}: {folder} has no logs of the accuracy run: keep the runs' folders, or "
-            "measure accuracy again"
+            f"{where}: {folder} has no logs of the accuracy run: put the runs' folders back "
+            "there, or measure accuracy again"
         )
     return blocks[0]

@@ -214,7 +214,7 @@ def test_options_and_latents_that_mean_nothing_are_refused(folder: Path, tmp_pat
     table: list[tuple[dict[str, Any], str]] = [
         ({"height": 20}, "height = 20 is not a multiple of 16 pixels"),
         ({"guidance_scale_2": -1.0}, "guidance_scale_2 = -1.0 is not a number from 0 on"),
-        ({"boundary": 1.5}, "boundary = 1.5 is not a share of noise"),
+        ({"boundary": 1.5}, "boundary = 1.5 is not a noise level"),
         ({"precision": "int8"}, "precision = 'int8' is not one of"),
         ({"steps": 0}, "steps = 0 is not a number of steps"),
         ({"frames": 10}, "frames = 10 .* must be a multiple of 4, plus 1"),

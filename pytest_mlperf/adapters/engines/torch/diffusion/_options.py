@@ -121,4 +121,4 @@ class VideoOptions(MediaOptions):
         for name in ("height", "width"):
             pixels = getattr(self, name)
             yield name, pixels, pixels >= 1 and pixels % 16 == 0, "a multiple of 16 pixels"
-        yield "boundary", share, share is None or 0 <= share <= 1, "a share of noise, 0 to 1"
+        yield "boundary", share, share is None or 0 <= share <= 1, "a noise level from 0 to 1"
