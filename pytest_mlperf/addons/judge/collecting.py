@@ -102,10 +102,7 @@ class JudgeFile(pytest.File):
             raise self.CollectError(broken(str(error))) from None
         rows = [row for row in result.rows if row.outcome is not None]
         if not rows:
-            raise self.CollectError(
-                f"{self.path}: no metric could be judged; pytest-mlperf judge with the same files "
-                "says why"
-            )
+            raise self.CollectError(f"{self.path}: nothing to judge; see pytest-mlperf judge FILES")
         session_of(self.config)  # which reports results at the end
         failed = failing(parsed, result)
         for row in rows:

@@ -174,10 +174,7 @@ def readers() -> Mapping[str, Reader]:
         except Exception as error:  # code of another package may raise anything
             raise EnvironmentFault(f"{owner} cannot be loaded: {text_of(error)}") from error
         if not isinstance(reader, Reader):
-            raise EnvironmentFault(
-                f"{owner} is invalid, as its entry point names a {type(reader).__name__} instead "
-                "of a Reader; update or remove the package"
-            )
+            raise EnvironmentFault(f"{owner} is not a Reader; update or remove the package")
         loaded[entry.name] = reader
     return loaded
 

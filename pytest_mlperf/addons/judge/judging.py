@@ -18,7 +18,7 @@ from pytest_mlperf.addons.judge.rows import (
     Points,
     Row,
     Settings,
-    is_interleaved,
+    in_pairs,
     row_of,
     session_of,
 )
@@ -53,11 +53,9 @@ def compare(
     """
     old, new = (points_by_case(side, settings) for side in (baseline_runs, new_runs))
     shared = [key for key in old if key in new]
-    interleaved = bool(shared) and all(
-        is_interleaved(old[key], new[key], settings) for key in shared
-    )
+    interleaved = bool(shared) and all(in_pairs(old[key], new[key], settings) for key in shared)
     on_one_host = replace(settings, ignored=(*settings.ignored, "host"))
-    hostless = shared and all(is_interleaved(old[key], new[key], on_one_host) for key in shared)
+    hostless = shared and all(in_pairs(old[key], new[key], on_one_host) for key in shared)
     sessions = tuple(len({m.session for ms in side.values() for m in ms}) for side in (old, new))
     cases = [PointCase(key, old[key], new[key], settings) for key in shared]
     rows = [*_missing(old, new, settings), *(row for case in cases for row in case.settled)]
@@ -76,8 +74,8 @@ def compare(
     )
     rows += [_of_scores(one, RuleA(alpha=alpha, beta=RULE.beta)) for one in scored]
     notes = [
-        *_missing_points(old, baseline_runs, "baseline"),
-        *_missing_points(new, new_runs, "new"),
+        *_lacking(old, baseline_runs, "baseline"),
+        *_lacking(new, new_runs, "new"),
     ]
     if hostless and not interleaved:
         notes.append(NO_HOST)
@@ -130,7 +128,7 @@ def _missing(old: Points, new: Points, settings: Settings) -> Iterator[Row]:
                 yield row_of(key, "point", outcome, note=f"measured only in {name}{cure}")
 
 
-def _missing_points(side: Points, runs: Sequence[ToolRun], name: str) -> Iterator[str]:
+def _lacking(side: Points, runs: Sequence[ToolRun], name: str) -> Iterator[str]:
     """Yield a note per curve point that some runs of a tool lack; `name`: "baseline" or "new"."""
     several = {run.tool for run in runs if len(run.points) > 1}
     totals = Counter(run.tool for run in runs)
@@ -234,7 +232,7 @@ def _of_sides(task: JudgedMetric, side: Pooled, *, proven: bool, p: float) -> Ro
         return replace(
             row,
             outcome=Outcome.SUSPECT,
-            note="a drop if judged alone, but not proven when all metrics are judged jointly",
+            note="a drop if judged alone, but not jointly with all metrics",
         )
     if side.by_sessions:
         one = "one run proves no drop: give more runs" if min(row.runs) < 2 and proven else ""
@@ -301,8 +299,7 @@ def _of_scores(scored: ScoredPoint, rule: RuleA) -> Row:
     down, up = (NormalDist().inv_cdf(1 - e) * math.sqrt(variance) for e in (rule.beta, rule.alpha))
     low, high = row.sign * (now - before) - down, row.sign * (now - before) + up
     ends, least = sorted((row.sign * low, row.sign * high)), down + up
-    note = f"total scores show only drops of {least:.2g} or more; give files with a score for each "
-    note += "document"
+    note = f"total scores show only drops of {least:.2g} or more; give the scores by document"
     outcome = Outcome.INCONCLUSIVE
     if low > -margin:
         outcome, note = Outcome.OK, ""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import readers
 from pytest_mlperf.addons.judge.model import COMPLETED, SUCCESS, Fact, Quantity, ToolPoint, split
-from pytest_mlperf.addons.judge.rows import MeasuredPoint, Row, Settings, default_metrics, row_of
+from pytest_mlperf.addons.judge.rows import MeasuredPoint, Row, Settings, row_of, usual_metrics
 from pytest_mlperf.extension import some
 from pytest_mlperf.judge import Direction, Value
 
@@ -155,7 +155,7 @@ class PointCase:
             return [name for name in names if self.settings.selects(name)]
         return [
             name
-            for name in default_metrics(names)
+            for name in usual_metrics(names)
             if self._quantity(name).direction is not Direction.NEITHER
         ]
 

@@ -65,10 +65,7 @@ def results_of(
 def case_result(
     result: FileComparison, sides: Sequence[str], failing: Collection[Outcome], *, test: str
 ) -> CaseResult:
-    """Return the rows of one task or concurrency as the result of the test named `test`.
-
-    `sides` are labels of baseline and new runs; `failing` are the outcomes that fail the test.
-    """
+    """Return a case's rows as result of `test`; `sides`: labels; `failing`: outcomes that fail."""
     tool, point = result.rows[0].tool, result.rows[0].point
     measured = result.new.get((tool, point), ())
     name = point.replace(", ", "+").replace(" ", "_")

@@ -24,7 +24,7 @@ class Settings:
 
     Attributes:
         limits: Smallest relevant change for the worse, as a share, by "ttft_p99" or "ttft".
-        metrics: Metrics ("ttft_p99") or quantities ("ttft") to judge; empty: `default_metrics`.
+        metrics: Metrics ("ttft_p99") or quantities ("ttft") to judge; empty: `usual_metrics`.
         allow_missing: Whether a task or concurrency that one side lacks is noted, not INVALID.
         ignored: Names of conditions that may differ.
         session_by: Field that identifies a run's session; None for day, host and commit.
@@ -143,7 +143,7 @@ def _field(run: ToolRun, name: str) -> str:
     return value
 
 
-def is_interleaved(
+def in_pairs(
     base: Sequence[MeasuredPoint], new_runs: Sequence[MeasuredPoint], settings: Settings
 ) -> bool:
     """Check by start times whether baseline and new runs were interleaved on one host.
@@ -166,7 +166,7 @@ def row_of(key: tuple[str, str], metric: str, outcome: Outcome | None, **more: A
     return Row(tool=key[0], point=key[1], metric=metric, outcome=outcome, **more)
 
 
-def default_metrics(names: Collection[str]) -> list[str]:
+def usual_metrics(names: Collection[str]) -> list[str]:
     """Return the metrics to judge if the user selects none.
 
     Rates of one run are proportional, so only the first in `RANKS` is judged. A benchmark with a

@@ -627,7 +627,7 @@ def test_12b_totals_show_little(tmp_path: Path) -> None:
 
     assert outcomes(result) == {"acc": "INCONCLUSIVE"}
     assert "total scores show only drops of 0.08" in notes(result)
-    assert "give files with a score for each document" in notes(result)
+    assert "give the scores by document" in notes(result)
 
 
 def test_12_totals_are_reported_where_documents_are_judged(tmp_path: Path) -> None:

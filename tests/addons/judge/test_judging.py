@@ -15,7 +15,7 @@ from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.judge.judging import CURVE, NO_HOST, compare
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.planning import needed_pairs, plans, schedule
-from pytest_mlperf.addons.judge.rows import FileComparison, Settings, default_metrics
+from pytest_mlperf.addons.judge.rows import FileComparison, Settings, usual_metrics
 from tests.addons.judge.files import DATA, both, judged, notes, outcomes, read, write
 
 DAY = 86_400.0
@@ -411,7 +411,7 @@ def test_equal_scores_of_documents_are_no_duplicate(tmp_path: Path) -> None:
     ],
 )
 def test_usual_metrics(names: list[str], chosen: list[str]) -> None:
-    assert default_metrics(names) == chosen
+    assert usual_metrics(names) == chosen
 
 
 def test_the_user_chooses_metrics_and_limits() -> None:

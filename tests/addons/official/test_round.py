@@ -49,7 +49,7 @@ def test_unusual_rules_are_explained_in_words(say: Say) -> None:
             "v6.1 e2e-rag-qna",
             ("scorer judged (you supply the tool or judge model); MLPerf's gate is not checked",),
         ),
-        ("v6.0 wan-2.2-t2v-a14b", ("scorer vbench, with your own tool",)),
+        ("v6.0 wan-2.2-t2v-a14b", ("scorer vbench (you supply the tool",)),
         (
             "v6.1 gpt-oss-120b",
             ("answers sampled at temperature 1,", "the tiny twin samples at temp"),

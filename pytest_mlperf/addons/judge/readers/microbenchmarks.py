@@ -50,9 +50,7 @@ def _pytest_benchmark(document: ResultFile) -> Iterator[ToolRun]:
         commit=_commit(raw.at("commit_info")),
         version=raw.text("version"),
         details=machine.texts("python_version", "system", "release"),
-        notes=(
-            f"pytest-benchmark: {_ROUNDS}; pytest --mlperf-judge-benchmarks starts more processes",
-        ),
+        notes=(f"pytest-benchmark: {_ROUNDS}; --mlperf-judge-benchmarks starts several processes",),
     )
 
 
