@@ -53,7 +53,7 @@ def mlperf_runtestloop(
 def mlperf_case_facts(
     result: CaseResult, planned: Testable, options: Mapping[str, Any]
 ) -> Mapping[str, str] | None:
-    """Return additional facts about a result, as text by title, for results files and reports."""
+    """Return more facts about a result, text by title, for files and reports; None for no facts."""
 
 
 @hookspec

@@ -86,7 +86,7 @@ DRAWN = (
     Picture("comment", "pull-request", "comment", 1010, 600, "article"),
     Picture("report", "pull-request", "html", 1280, 800),
     Picture("phone", "pull-request", "html", 375, 812),
-    Picture("curve", "serving", "html", 1000, 1400, "figure:has([aria-label*='of all users'])"),
+    Picture("curve", "serving", "html", 1000, 1400, "figure:has([aria-label*='users together'])"),
 )
 SCHEMES = ("light", "dark")
 

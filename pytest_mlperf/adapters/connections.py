@@ -56,7 +56,7 @@ class Exchange:
         raise NotImplementedError
 
     def end(self) -> None:
-        """Handle the end of the answer; do nothing by default."""
+        """Handle the end of the response; do nothing by default."""
 
 
 class NoConnection(Exception):
@@ -352,7 +352,7 @@ def load_httptools(user: str = "engine openai", extra: str = "openai") -> Any:
 
 
 def new_loop() -> tuple[asyncio.AbstractEventLoop, str]:
-    """Return an event loop, uvloop's if it is installed, and its name."""
+    """Return (event loop, name of its library): uvloop's if it is installed, else asyncio's."""
     try:
         import uvloop
     except ImportError:

@@ -52,7 +52,7 @@ def not_installed(
 
 
 def sides_of(size: object) -> tuple[int, int] | None:
-    """Return height and width of an option: one number or [height, width], at least 1, or None."""
+    """Return (height, width) of option `size`, a number or [height, width]; None if invalid."""
     match [size, size] if isinstance(size, int) else size:
         case [int(height), int(width)] if bool not in {type(height), type(width)}:
             return (height, width) if min(height, width) >= 1 else None

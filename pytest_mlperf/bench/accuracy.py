@@ -132,7 +132,7 @@ class CaseAccuracy:
 
     @property
     def may_record(self) -> bool:
-        """Whether this case writes `file`: it owns it and is the first scenario with these data."""
+        """Whether this case writes `file`: it is its own, and no earlier scenario has its data."""
         planned = self._planned
         return self.by_reference is None and planned.data.accuracy_scenario == planned.scenario.name
 
@@ -149,7 +149,7 @@ class CaseAccuracy:
 
     @property
     def missing(self) -> str:
-        """Note that no scores are accepted yet, with advice on how to record them."""
+        """Message that the case has no accuracy baseline, with advice on how to record one."""
         first = self._planned.data.accuracy_scenario
         entry = self._planned.accuracy_reference.full_label
         if self.by_reference:
@@ -234,7 +234,7 @@ class CaseAccuracy:
         return {name: rerun.sd for name, rerun in reruns.items()}
 
     def _rerun_differences(self, latest: ScoredPass) -> dict[str, Rerun]:
-        """Return score noise by metric if the pass fully reran the baseline's build, else {}."""
+        """Return scores' rerun noise by metric if the pass fully reran the baseline, else {}."""
         accuracy = latest.accuracy
         if self.accepted is None or not accuracy.full or not self._same_build(latest.subject):
             return {}

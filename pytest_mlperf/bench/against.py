@@ -157,10 +157,7 @@ class OtherBuild:
         return made
 
     def _accuracy_key(self, case: CaseRuns, commit: str | None, subject: Subject) -> str:
-        """Return a cache key of the other build's accuracy pass, by build, suite, data, machine.
-
-        Returns "" if the content of the build cannot be determined.
-        """
+        """Return the cache key of the other build's accuracy pass; "" if its code is unknown."""
         earlier = other_build(case.of_suite, self._table)
         build = self._build(earlier, case)
         is_fixed = build.commit or earlier.requirements

@@ -97,7 +97,7 @@ def noise_of_sessions(
 
 
 def _siblings(file: Path, record: Record) -> Iterator[list[Value]]:
-    """Yield the runs of other baselines of this workload and machine, one list per metric."""
+    """Yield values of runs of other baselines of this workload and machine, a list per metric."""
     for path in sorted(file.parent.glob("*.json")):
         if path.name == file.name:
             continue

@@ -81,7 +81,7 @@ def _can_share_baseline(verdict: Verdict, *, pretended: bool) -> bool:
 
 
 def with_unjudged_note(verdict: Verdict, *, fail_on: Collection[str], pretended: bool) -> Verdict:
-    """Add a note to NO BASELINE in CI on a CPU or a simulated GPU that nothing was judged."""
+    """Add to NO BASELINE in CI, on a CPU or `pretended` GPU, a note that nothing was judged."""
     shareable = _can_share_baseline(verdict, pretended=pretended)
     usual = not shareable and not {"no-baseline", "no:no-baseline"}.intersection(fail_on)
     if verdict.outcome is not Outcome.NO_BASELINE or not usual or not os.environ.get("CI"):
@@ -182,7 +182,7 @@ def notes_of_runs(runs: Sequence[Run]) -> list[Words]:
 
 
 def _noted(run: Run) -> dict[Hashable, Words]:
-    """Return a run's notes by a key that equal ones share; merge a warning about several GPUs."""
+    """Return a run's notes by a key that equal notes share; one warning covers several GPUs."""
     alike: dict[Hashable, list[Sign]] = {}
     for sign in run.signs:
         alike.setdefault(sign.kind[1:], []).append(sign)

@@ -153,7 +153,7 @@ class CaseRuns(CaseRunner):
             self.process(performance=False, ask=self.scores.pass_request)
 
     def add_run(self, *, ask: ScoringSchedule | None = None) -> Run:
-        """Measure and add a valid run (scored if `ask`); once Unjudgeable, always raise that."""
+        """Measure and add a valid run (scored if `ask`); raise Unjudgeable if there is none."""
         try:
             return super().add_run(ask=ask)
         except Unjudgeable as error:
@@ -164,7 +164,7 @@ class CaseRuns(CaseRunner):
             raise
 
     def find_accuracy(self, *, required: bool) -> Accuracy | None:
-        """Return this build's accuracy pass; if missing, make it if `required`, else None."""
+        """Return the build's accuracy pass; if it is missing, run it if `required`, else None."""
         if not self.planned.scorer_name:
             return None
         subject = self.subject or self.scored_subject
@@ -245,7 +245,7 @@ class CaseRuns(CaseRunner):
         return acceptance_text(self.record.history) if self.record else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return texts on changes since the baseline: build, surroundings, tests before run 1."""
+        """Return changes since the baseline: build, surroundings, earlier tests in a session."""
         if self.record is None:
             return ()
         around = self.record.surroundings

@@ -67,7 +67,7 @@ def _stored(value: Any) -> Any:
 
 
 def _restored(options: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a baseline's options, "~" expanded; where unchanged, take the value from `current`."""
+    """Return a baseline's options: as in `current` where both are equal, else with "~" expanded."""
 
     def whole(text: str) -> str:
         if f"{OUTSIDE_MARK}/" in text:

@@ -202,7 +202,7 @@ def _point(baseline: Baseline, record: Record, commit: str) -> TrendPoint:
 def _from_history(
     newest: tuple[TrendPoint, Record], kept: Sequence[TrendPoint]
 ) -> Iterator[TrendPoint]:
-    """Yield the acceptances in the newest record's history that `kept` lacks; they have no runs."""
+    """Yield points, without runs, for acceptances in the newest record's history not in `kept`."""
     point, record = newest
     kept_means = [one.means for one in kept]
     for entry, after in zip_longest(record.history, record.history[1:]):

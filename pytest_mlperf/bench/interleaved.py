@@ -209,7 +209,10 @@ def ratios_of(
     rule: RuleR,
     claim: float | None = None,
 ) -> dict[str, Ratio]:
-    """Judge new / old of metrics with enough queries: for a drop, or for a ratio >= `claim`."""
+    """Return new / old by metric, judged for a drop or, with `claim`, for a ratio of at least that.
+
+    Metrics with too few queries per run are left out; raises NotComparable if that leaves none.
+    """
     runs = [*new, *old]
     judged = countable(runs, limits)
     if not judged:
@@ -251,7 +254,7 @@ def in_words(metric: str, ratio: Ratio | RelativeSpeed) -> str:
 
 
 def metric_change(metric: str, ratio: Ratio | RelativeSpeed) -> tuple[float, float, float]:
-    """Return (relative change, low, high) of a metric; a `ratio` above 1 is an improvement."""
+    """Return (relative change, its lower, its upper bound) of a metric; `ratio` > 1 is better."""
     if METRICS[metric].direction is Direction.HIGHER:
         return ratio.ratio - 1, ratio.low - 1, ratio.high - 1
     return 1 / ratio.ratio - 1, 1 / ratio.high - 1, 1 / ratio.low - 1

@@ -246,7 +246,7 @@ def first_line(case: CaseRuns, ruling: Ruling) -> Words:
 
 
 def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
-    """Return an INVALID ruling if accuracy failed, or None; if `required`, make a missing pass."""
+    """Return an INVALID ruling if accuracy failed, or None; `required` makes a missing pass."""
     official = case.planned.suite.profile == "official"
     accuracy = case.find_accuracy(required=official or required)
     answer = case.judge_accuracy() if accuracy else None

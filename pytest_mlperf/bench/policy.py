@@ -65,7 +65,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Hold the session's (case, metric) pair count; `once`: undecided cases get no more runs."""
+    """Hold a session's number of (case, metric) pairs; `once`: add no runs to undecided cases."""
 
     pairs: int = 1
     once: bool = False
@@ -85,7 +85,7 @@ LONE_PHASE = Phase()
 
 
 def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> int:
-    """Return a test's number of gated (case, metric) pairs; `power`, `meter`: sources of energy."""
+    """Return a test's number of gated (case, metric) pairs; energy needs `power` or `meter`."""
     if isinstance(planned, PlannedPair):
         return 0  # pairs have no baseline
     if kind == Kind.PERFORMANCE:
@@ -174,7 +174,7 @@ def unnamed_server_baseline(root: Path, file: Path) -> Baseline | None:
 
 
 def _records_of_other_counts(root: Path, file: Path, case: Case) -> Iterator[OtherMachineBaseline]:
-    """Yield the case's baselines for other counts of its GPU: date and both accelerators' names."""
+    """Yield date and accelerator name of the case's baselines for other counts of its GPU."""
     _, kind = split(case.accelerator)
     behind = file.relative_to(root).parts[1:]
     for folder in sorted(root.iterdir()) if root.is_dir() else ():

@@ -60,7 +60,7 @@ ENOUGH_QUERIES = LOADED_QUERIES
 
 @dataclass(frozen=True, kw_only=True)
 class SearchState:
-    """Hold the rate and conditions of the next run of a rate search or compliance test."""
+    """Hold rate (None if unknown), conditions, and compliance test if any, of a next run."""
 
     rate: float | None
     conditions: Conditions
@@ -300,8 +300,8 @@ class CaseRunner:
     ) -> None:
         """Store the inputs; `done` counts earlier processes of the case.
 
-        A `rate` of None is probed; a `job` of None is made from the case. `label` becomes part
-        of the names of run folders.
+        A `rate` of None is probed; a `job` of None is made from the case. `search` permits rate
+        searches. `label` becomes part of the names of run folders.
         """
         self.planned = planned
         self.rate = rate

@@ -256,7 +256,7 @@ class Repeated(CaseRunner):
     def process(
         self, *, performance: bool, ask: ScoringSchedule | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run a worker process; set `start_s`, its overhead [s]; fail on a missed latency limit."""
+        """Run a worker; set its overhead `start_s` [s]; raise MlperfError on a missed limit."""
         began = time.monotonic()
         process = super().process(performance=performance, ask=ask, at=at)
         run = process.run
@@ -551,7 +551,7 @@ def learn_and_show(
 def recorded(
     planned: Planned, identity: Mapping[str, Property], folder: Path | None
 ) -> Record | None:
-    """Return the baseline record of a case on this machine, or None."""
+    """Return the baseline record of a case on this hardware; None if it has none."""
     root = baselines_root(folder, planned.path, planned.suite.division)
     file = baseline_file(root, planned.case, planned.suite.profile)
     return find_record(load_checked(file, planned.case), identity)

@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sides(parser: argparse.ArgumentParser, *, optional: bool = False, **sides: str) -> None:
-    """Declare arguments named in `sides` (A, B) with these help texts, and folders to search."""
+    """Declare the arguments in `sides` (A, B) with help texts, and options for search folders."""
     for name, text in sides.items():
         nargs = "?" if optional else None
         parser.add_argument(name, metavar=name.upper(), nargs=nargs, help=text)
@@ -123,7 +123,7 @@ def two_sides(
 
 
 def pair(old: Sequence[Measured], new: Sequence[Measured]) -> tuple[Measured, Measured]:
-    """Return the most comparable pair: equal conditions, then hardware, then similar build."""
+    """Return the most comparable pair (old, new): by conditions, then hardware, then build."""
 
     def distance(two: tuple[Measured, Measured]) -> tuple[bool, int, int]:
         a, b = two
@@ -139,7 +139,7 @@ def compare_case(
     limits: Callable[[Measured, Measured], Limits],
     roots: Sequence[Path] = (),
 ) -> ComparedCase:
-    """Judge B against A as its baseline; `limits(a, b)` gives limits, `roots` calibrations."""
+    """Judge B against A as its baseline; `limits(a, b)`: limits; `roots`: calibration folders."""
     case = b.case.id
     notes = [f"{label}: {one.reason}" for label, one in (("A", a), ("B", b)) if one.reason]
     if reason := why_not(a, b) or sentence(length_change(b.runs, a.runs) or ""):
@@ -170,7 +170,7 @@ def compare_case(
 
 
 def judge_jointly(compared: Sequence[ComparedCase]) -> list[ComparedCase]:
-    """Judge all cases jointly, corrected by the Benjamini-Hochberg procedure."""
+    """Judge all cases jointly; the Benjamini-Hochberg procedure bounds the false discovery rate."""
     judged = judge_together([one.metrics for one in compared], RuleR().alpha)
     return [
         replace(one, outcome=ruling_of(metrics).outcome, metrics=metrics) if metrics else one
@@ -199,7 +199,7 @@ def planned_here() -> Sequence[Planned]:
 
 
 def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, Measured], Limits]:
-    """Return a function that finds two cases' limits by metric: B's, A's, a suite's or defaults."""
+    """Return a function of (A, B) that returns limits: B's, else A's, a suite's or defaults."""
 
     def limits(a: Measured, b: Measured) -> Limits:
         bounds = b.limits or a.limits or suites.get((b.case.id, b.profile))
@@ -256,7 +256,7 @@ def from_git(ref: str, folder: Path | None) -> ComparedSide:
 
 
 def commit_of(ref: str) -> str | None:
-    """Return the commit hash of a git ref, or None."""
+    """Return the commit hash of a git ref; None if git does not know the ref."""
     if ref.startswith("-"):
         return None
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
@@ -433,7 +433,7 @@ class Measured:
 
 
 def why_not(a: Measured, b: Measured, *, hardware: bool = True) -> str:
-    """Return why two measurements are not comparable, else ""; optionally ignore `hardware`."""
+    """Return why A and B are not comparable, or ""; `hardware` False allows different hardware."""
     for label, side in (("A", a), ("B", b)):
         if not side.runs:
             return f"{label} has no runs: {side.reason}"

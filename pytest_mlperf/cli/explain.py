@@ -328,9 +328,9 @@ def explain_pairs(verdict: Verdict, claim: RatioVerdict, rule: RuleR, width: int
 def interleaved_lines(
     verdict: Verdict, metric: MetricVerdict, limits: Mapping[str, float], rule: RuleR, width: int
 ) -> list[str]:
-    """Return a heading, then each pair of runs of this build (a) and the other one (b).
+    """Return a heading, the pairs of runs of this build (a) and the other (b), and run times.
 
-    `limits` are those of all judged metrics.
+    `limits` are those of all judged metrics. Run times have the form "12:30:59 FOLDER".
     """
     name, bound = metric.metric, limit(metric.metric, limits[metric.metric])
     head = f"{title(name)}: a is this build, b the other; limit {bound}; {metric.outcome}"

@@ -111,7 +111,10 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _project(*, here: bool) -> dict[str, Any]:
-    """Return [project] of pyproject.toml, or {}; raise if `here` contradicts the project's name."""
+    """Return [project] of pyproject.toml, or {}.
+
+    Raises MlperfError unless `here` is True exactly if the project is pytest-mlperf itself.
+    """
     tables = read_toml(PYPROJECT, "project file") if PYPROJECT.exists() else {}
     project: dict[str, Any] = tables.get("project", {})
     ours = project.get("name") == "pytest-mlperf"

@@ -105,7 +105,7 @@ def case_named(name: str, ids: Iterable[str], where: str = "") -> str:
 
 
 def not_one_case(name: str, cases: Sequence[str], where: str = "") -> MlperfError:
-    """Create the error for a name that matches no case or several."""
+    """Create the error for a `name` that fits none or several of `cases` (in the place `where`)."""
     fitting = matching(name, cases)
     listed = visible(some(fitting or list(dict.fromkeys(cases)), MAX_LISTED_CASES))
     if fitting:
@@ -158,7 +158,7 @@ def default_noise_text(rule: RuleR) -> str:
 def calibrated_roots(
     folder: Path | None, suites: Iterable[Path], results: Iterable[Path]
 ) -> list[Path]:
-    """Return folders that may hold calibrations: `folder`, else by suites, results and git."""
+    """Return folders that may hold calibrations: `folder`, else by suites, results or in git."""
     if folder:
         return [folder]
     tracked = git_text("ls-files", "-z", "--", ":(top,glob)**/baselines/calibration/*.json")

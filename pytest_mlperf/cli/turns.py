@@ -223,7 +223,7 @@ class TurnsArgument:
 
     @property
     def first_case(self) -> Planned:
-        """First case, for what all cases of the argument share: suite and entry."""
+        """First of the cases; suite and engine entry are the same for all of them."""
         return next(iter(self.cases.values()))
 
 

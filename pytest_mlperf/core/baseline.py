@@ -165,11 +165,11 @@ class Record:
 
     @property
     def days(self) -> int:
-        """Number of (day, machine) pairs with a session."""
+        """Number of (day, machine) pairs with at least one of the record's sessions."""
         return len(set(self.groups.values()))
 
     def noise_of(self, metric: str | None) -> SessionNoise | None:
-        """Return a metric's session noise; None if unknown, or if df counts one day's sessions."""
+        """Return a metric's between-session noise; None if unknown, or if df counts a day twice."""
         noise = self.session_noise.get(metric or "")
         return noise if noise and (noise.by_days or len(self.sessions) == self.days) else None
 
@@ -270,7 +270,7 @@ ADDED_FACTS = {
 
 
 def changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """Return the keys in which two fingerprints differ; skip digests that only one of them has."""
+    """Return the keys that differ; skip digests and server facts that only one side has."""
     lacking = {k for k in old.keys() ^ new.keys() if k in ADDED_FACTS or k.startswith(SERVER_FACT)}
     return sorted(key for key in {*old, *new} - lacking if old.get(key) != new.get(key))
 

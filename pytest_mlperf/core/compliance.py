@@ -281,7 +281,7 @@ def check_mean_length(
 def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAnswer]) -> Finding:
     """Check TEST08: each sample has the normalised entropy of the accuracy run, within 0.1 %.
 
-    The first two numbers of a dlrm-v3 answer identify the sample; for the rest see `candidates`.
+    The first two numbers of a dlrm-v3 answer identify the sample; `candidates` explains the others.
     """
     accepted = {}
     entries = 0
@@ -352,7 +352,7 @@ def _inside(value: float) -> float:
 def score_differences(
     baseline: Mapping[str, float], timed: Mapping[str, float], allowed: Mapping[str, float]
 ) -> tuple[Note, ...]:
-    """Return notes on scores of the TEST01 run that differ by more than `allowed` (shares)."""
+    """Return notes on TEST01 scores that differ from the baseline by more than `allowed` shares."""
     scores = {name: (timed.get(name, 0.0), baseline.get(name, 0.0)) for name in allowed}
     return tuple(
         Note.of("score_differs", metric=name, score=ours, reference=theirs, allowed=allowed[name])

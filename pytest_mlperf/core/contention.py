@@ -180,7 +180,7 @@ def lost_share(seen: Contention, *, on_cpu: bool, memory: float = 0.0) -> float 
 
 
 def tolerated_load_share(limits: Mapping[str, float]) -> float:
-    """Return the share of speed that other load may cost a run; `limits` are shares by metric."""
+    """Return the share of speed that other load may cost; it grows with the smallest limit."""
     return max(TOLERATED_SHARE, OF_LIMIT * min(limits.values(), default=0.0))
 
 
@@ -212,7 +212,7 @@ def busiest(seen: Sequence[Contention | None]) -> Note | None:
 
 
 def core_users(seen: Contention | None, client: float) -> Note:
-    """Return a note on the users of the run's cores; `client`: mean cores of the client process."""
+    """Return a note on the cores that the run, its client (mean: `client`) and others used."""
     if seen is None or seen.own_s is None or not seen.window_s:
         return Note.of("cores_unknown")
     used = {
@@ -233,7 +233,7 @@ def busy_names(seen: Contention) -> str:
 
 
 def load_seen(seen: Contention) -> Note:
-    """Return a note on the measured load; its times [s] are None if unknown or short."""
+    """Return a note on other processes' load; delays that are unknown or short [s] become None."""
     rare = ("stolen_s", "throttled_s", "memory_some_s")
     rare_s = {name: getattr(seen, name) or 0.0 for name in rare}
     rare_s = {name: s if s > MIN_TOLD_SHARE * seen.window_s else None for name, s in rare_s.items()}

@@ -71,7 +71,7 @@ class ControlComparison:
 
     @property
     def share(self) -> float:
-        """Relative change from the baseline."""
+        """Relative change of this session from the baseline: `now` / `baseline` - 1."""
         return self.now / self.baseline - 1
 
     @property
@@ -81,7 +81,7 @@ class ControlComparison:
 
     @property
     def deviations(self) -> float:
-        """Size of the difference in standard deviations of an unchanged machine."""
+        """Absolute log change of the figure, in standard deviations of an unchanged machine."""
         off = abs(math.log(self.now) - math.log(self.baseline))
         return off / (self.sd * math.sqrt(1 + 2 / self.baseline_values))
 
@@ -97,7 +97,7 @@ class ControlComparison:
 
     @property
     def note(self) -> Note:
-        """Both values, their difference, and the normal variation."""
+        """Note on both values of the figure, their difference, and its normal variation."""
         values = {"now": self.now, "baseline": self.baseline, "change": self.share, "sd": self.sd}
         return Note.of("machine_moved", quantity=self.quantity, **values)
 
@@ -204,7 +204,7 @@ CAP_OFF = 0.10
 
 
 def clock_changes(current: Sequence[State], baseline: Sequence[State]) -> Note | None:
-    """Return the changes of clocks and power cap since the baseline; None without one."""
+    """Return a note on notable changes of clocks and power cap since the baseline, or None."""
     clock, cap, heat = (_both(name, current, baseline) for name in (CLOCK, CAP, HEAT))
     moves = []
     if clock and abs(clock[0] / clock[1] - 1) > CLOCK_OFF:
@@ -219,7 +219,7 @@ def clock_changes(current: Sequence[State], baseline: Sequence[State]) -> Note |
 def locked_clock_change(
     current: Sequence[State], baseline: Sequence[State], clock_setting: object
 ) -> Note | None:
-    """Return a note if the locked SM clock changed; None if not, or if the setting is "free"."""
+    """Return a note if a locked SM clock changed; None if equal, unknown or not locked ("free")."""
     both = _both(CLOCK, current, baseline)
     if clock_setting in (None, "free") or both is None or abs(both[0] / both[1] - 1) <= CLOCK_OFF:
         return None

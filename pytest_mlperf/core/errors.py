@@ -61,11 +61,7 @@ REINSTALL = "pip install --force-reinstall mlcommons-loadgen"
 
 
 class UnavailableError(MlperfError):
-    """Report that a model or data set is missing; the message names the setting to change.
-
-    Attributes:
-        path: The missing file or folder, if known.
-    """
+    """Report a missing model or data set (`path`, None if unknown), and the setting to change."""
 
     def __init__(
         self, message: str = "", *, path: Path | str | None = None, option: str | Sequence[str] = ()

@@ -309,7 +309,7 @@ class Engine:
         return None
 
     def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
-        """Recount answers' tokens: by sample (all, after the first part); None if unsupported."""
+        """Recount output tokens: {sample: (all, after first part)}; None if unsupported."""
         return None
 
     def describe(self) -> Mapping[str, str]:

@@ -184,7 +184,7 @@ def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoi
 def _other_build_point(
     result: CaseResult, metric: MetricVerdict, point: SessionPoint
 ) -> SessionPoint | None:
-    """Return `point` changed to the other build of an interleaved comparison, or None if none."""
+    """Return `point` with the values of the other interleaved build; None if there is no other."""
     verdict, other = result.verdict, result.verdict.interleaved
     value = metric.baseline.value
     if not verdict.other_runs or not verdict.kind.compares_runs or not value:

@@ -33,7 +33,7 @@ def normal(name: str) -> str:
 
 
 def distribution(library: str) -> str:
-    """Return the name of the package (distribution) that provides a module."""
+    """Return the normalised name of the distribution (package) that provides module `library`."""
     return normal(DISTRIBUTIONS.get(library, library))
 
 

@@ -129,7 +129,7 @@ class AuditRun:
 
 @dataclass(frozen=True, kw_only=True)
 class PythonEnvironment:
-    """Describe another Python environment for an engine; `command` runs a script in it."""
+    """Describe another Python for an engine: `command` to run scripts, `title`, unique `key`."""
 
     command: tuple[str, ...]
     title: str
@@ -246,7 +246,7 @@ class ScoringPlan:
 
 
 def raise_problems(problems: Iterable[CaseProblem]) -> None:
-    """Raise one error for all problems, except missing libraries of a scorer."""
+    """Raise one error for all problems, if any; ignore missing libraries of a scorer."""
     by_kind: dict[type[errors.MlperfError], list[str]] = {}
     for problem in problems:
         if isinstance(problem.error, errors.EnvironmentFault) and problem.part != "scorer":

@@ -192,7 +192,7 @@ class Run:
         return bool(self.invalid) and {reason.key for reason in self.invalid} <= slow
 
     def energy_of(self, metric: str) -> EnergyReading | None:
-        """Return the energy reading behind an efficiency metric, or None."""
+        """Return the energy reading for an efficiency metric; None if its source was not read."""
         return self.energy.get(source_of(metric))
 
     def may_judge(self, metric: str) -> bool:

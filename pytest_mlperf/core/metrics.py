@@ -15,7 +15,7 @@ from pytest_mlperf.judge.inputs import Direction
 
 
 class Dimension(StrEnum):
-    """Name the physical quantity of a metric, whatever its unit."""
+    """Enumerate the physical quantities that metrics measure, such as tokens per time."""
 
     TIME = "time"
     SAMPLES_PER_TIME = "samples per time"

@@ -21,7 +21,7 @@ _ESCAPED = re.compile(r"\\(.)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageSample:
-    """Hold one line of a page.
+    """Hold one line of a Prometheus page.
 
     Attributes:
         name: Name of the metric on the page.

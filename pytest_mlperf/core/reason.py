@@ -164,7 +164,7 @@ class Sign:
         point: float | None = None,
         **values: Any,
     ) -> Sign:
-        """Return a warning about a run with a note of this key and these values."""
+        """Return a warning whose text is the note with these values; other fields: see `Sign`."""
         text = Note.of(note, **values)
         return cls(key=key, text=text, seconds=seconds, share=share, point=point)
 

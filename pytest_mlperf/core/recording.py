@@ -51,7 +51,7 @@ def missing_days_advice(record: Record) -> Note | None:
 def one_day_note(
     record: Record, limits: Mapping[str, float], rule: rule_r.RuleR, *, interleaves: bool
 ) -> Note | None:
-    """Return how large a drop must be to fail against a baseline of one day, or None."""
+    """Return a note on the drop that fails against a baseline of one day; None for more days."""
     if record.days > 1 or len(record.runs) < rule_r.GATING_RUNS:
         return None
     drops = []
@@ -160,7 +160,7 @@ MIN_STEP_SHARE = 0.1
 
 
 def value_change(metric: str, before: float | None, after: float) -> Note:
-    """Return the change of an accepted value."""
+    """Return a note on the change of a baseline value; `before` is None if there was no value."""
     return Note.of("step", metric=metric, old=before, new=after)
 
 
@@ -191,7 +191,7 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
 def first_run_change(
     current_runs: Sequence[Run], baseline_runs: Sequence[BaselineRun]
 ) -> tuple[str, ...]:
-    """Return a note if the first run came after other tests only now, or only in the baseline."""
+    """Return a note, or (), if tests ran before the first run only now or only in the baseline."""
     first = {run.session: run.hardware.warmed for run in reversed(baseline_runs)}
     ours, theirs = None, set(first.values())
     if current_runs:  # for a session that is already recorded: its first recorded run
@@ -232,7 +232,7 @@ def recorded_verdicts(
 
 
 def detectable_effects(record: Record) -> Note:
-    """Return a note on the minimum detectable effects."""
+    """Return a note on the smallest drop of each metric that the record can prove."""
     shares = record.minimum_detectable_change.items()
     parts = [Note.of("detectable", share=s, metric=name, limit=None) for name, s in shares]
     return Note.of("provable", shares=tuple(parts)) if parts else Note.of("nothing_provable")

@@ -62,6 +62,6 @@ REMOVED = (
 
 
 def find_removed(kind: str, owner: str, name: str) -> Removed | None:
-    """Return the entry of a removed command, option or key, or None."""
+    """Return the entry in `REMOVED` for this kind, owner and name; None if there is none."""
     key = kind, owner, name
     return next((one for one in REMOVED if (one.kind, one.owner, one.name) == key), None)

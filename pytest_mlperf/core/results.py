@@ -240,7 +240,7 @@ class Results:
         cases: One entry per judged test.
         skipped: Reason by collected test that did not run.
         pairs: Number of (case, metric) pairs judged jointly; 0 if each was judged alone.
-        suspects: New suspects and undecided older ones, which the next session judges alone.
+        suspects: Tests with an unconfirmed drop, new or older; the next session judges each alone.
         resumes: Id of the interrupted session that this one resumed; "" if none.
         label: Label that MLCommons requires next to figures.
     """
@@ -285,7 +285,10 @@ OPEN = {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL}
 def next_suspects(
     suspects: Iterable[Suspect], results: Iterable[CaseResult], *, date: str, cleared: bool = False
 ) -> tuple[Suspect, ...]:
-    """Return the suspects after `results`, untested ones last; with `cleared` also passed tests."""
+    """Return the suspects after `results`: tested ones, then those of `suspects` not tested now.
+
+    Tests that are no longer suspect are left out unless `cleared`; `date` is the session's start.
+    """
     earlier = newest(suspects)
     tested = [
         _after(result, suspected(earlier, result), date)

@@ -60,7 +60,7 @@ class SearchRun:
 
     @property
     def excess(self) -> float:
-        """log(latency / limit), `MIN_EXCESS` to `CLAMP` in size; below 0 if limits were met."""
+        """log(latency / limit); its size is clamped, and it is below 0 if all limits were met."""
         size = min(max(abs(math.log(self.value / self.limit)), MIN_EXCESS), CLAMP)
         if self.held:
             return -size
@@ -124,7 +124,7 @@ class SearchOutcome:
 
     @property
     def standard_error(self) -> float:
-        """Relative standard error of the rate, by `resolution` and `scatter` together."""
+        """Relative standard error of the rate: √(`resolution`² + `scatter`²)."""
         return math.hypot(self.resolution, self.scatter)
 
 
@@ -136,7 +136,7 @@ def search_entry(
     is_invalid: bool = False,
     folder: str = "",
 ) -> SearchRun:
-    """Return a run's entry in a rate search: the latency nearest its limit, and if limits held."""
+    """Return a search run: its latency nearest the limit, `held` if met and not `is_invalid`."""
     first = max(conditions, key=lambda condition: metrics[condition.metric] / condition.below)
     value = metrics[first.metric]
     return SearchRun(
@@ -219,7 +219,7 @@ def next_rate(tries: Sequence[SearchRun], plan: SearchPlan) -> float | None:
 def _next_load(
     rate: float, plan: SearchPlan, low: SearchRun | None = None, high: SearchRun | None = None
 ) -> float | None:
-    """Return the load to try: `rate`, or for concurrency the nearest untried integer or None."""
+    """Return `rate`, or for concurrency the nearest integer not yet tried; None if none is left."""
     if plan.bounds is None:
         return rate
     least = low.rate + 1 if low else plan.bounds[0]
@@ -294,12 +294,12 @@ def _is_narrow(low: SearchRun, high: SearchRun, plan: SearchPlan) -> bool:
 
 
 def _zero_crossing(low: SearchRun, high: SearchRun) -> float:
-    """Return the log distance of `low` from the interpolated rate at which latency = limit."""
+    """Return the log distance from `low`'s rate to that at which interpolated latency = limit."""
     return _width(low, high) * -low.excess / (high.excess - low.excess)
 
 
 def _log_step(tries: Sequence[SearchRun], low: SearchRun, high: SearchRun, narrow: float) -> float:
-    """Return the log of the next rate over `low`'s, between the two tries that bracket the limit.
+    """Return log(next rate / rate of `low`), a step between the tries that bracket the limit.
 
     It is the interpolated rate at the limit, shifted towards the middle by half of `narrow`, the
     required log width, so that one more try on the other side ends the search.

@@ -21,7 +21,7 @@ LATENCY = "latency_p50"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageTime:
-    """Hold a stage's median times, baseline's and current [s per sample]; "@64" is a concurrency.
+    """Hold a stage's median times [s per sample]; `metric` ends in "@64" at concurrency 64.
 
     `moved`: beyond all baseline runs, by over STAGE_SHARE of the stage and WHOLE_SHARE of the sum.
     """
@@ -38,7 +38,7 @@ class StageTime:
 
     @property
     def note(self) -> Note:
-        """The change since the baseline."""
+        """Note on the change of the stage's median time since the baseline."""
         old, new = self.baseline_s, self.current_s
         return Note.of("stage_takes", stage=self.title, ratio=new / old, old=old, new=new)
 

@@ -1,4 +1,4 @@
-"""Define a trend over accepted baselines, and the versions that distinguish its points."""
+"""Define the points of a case's trend, one per accepted baseline, and their version labels."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def version_labels(points: Sequence[TrendPoint]) -> list[str]:
 
 
 def engine_versions(engines: Sequence[tuple[Mapping[str, str], str]]) -> list[str]:
-    """Return the versions that distinguish engines: "onnxruntime 1.20.1".
+    """Return a text such as "onnxruntime 1.20.1" for each engine: (fingerprint, engine name).
 
     A text contains each version that differs between the fingerprints or, if none differs, the
-    engine's version. It is "not known" without a fingerprint.
+    engine's version. It is "not known" if the fingerprint is empty.
     """
     keys = dict.fromkeys(
         key

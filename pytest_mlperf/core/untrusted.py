@@ -51,7 +51,7 @@ def parse_json(
 
 
 def require_bounded(content: bytes | str, max_values: int) -> None:
-    """Raise ValueError if JSON has too many values or levels; copy only a piece at a time."""
+    """Raise ValueError if JSON has over `max_values` values or `MAX_DEPTH` nested levels."""
     values = depth = 0
     kept, in_string = b"", False
     for begin in range(0, len(content), PIECE_BYTES):

@@ -467,7 +467,7 @@ class Verdict:
 
     @property
     def other_runs(self) -> tuple[Run, ...]:
-        """Runs of the other build, paired with `runs`, if it replaced the stored baseline."""
+        """Runs of `--mlperf-against`'s build, the n-th paired with the n-th of `runs`; else ()."""
         return self.interleaved.other_runs if self.interleaved else ()
 
     @property

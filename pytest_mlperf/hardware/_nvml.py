@@ -276,7 +276,7 @@ class Probe:
         return next((value for value in tries if value is not None), None)
 
     def set_failure(self, *, at_end: bool = False) -> None:
-        """Set `failure` if no read gave a value; after implausible values only if `at_end`."""
+        """Set `failure` if no read gave a value; wait until `at_end` if values were implausible."""
         if self.way is None and self.failure is None and (at_end or self.last != IMPOSSIBLE_VALUE):
             self.failure = f"{self.ways[0].name} gave no value; last answer: {self.last}"
 

@@ -1,7 +1,4 @@
-"""Read each GPU in a thread of its own at a regular interval.
-
-NVML calls release Python's lock, so that a slow energy counter delays no other GPU.
-"""
+"""Read each GPU in its own thread at a regular interval, so that no GPU delays the others."""
 
 from __future__ import annotations
 
@@ -323,6 +320,6 @@ class Sampler:
             thread.finish()
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of planned, actual ("ticks") and slow readings of all GPUs."""
+        """Return numbers of readings of all GPUs: made ("ticks"), "planned" and late ("slow")."""
         names = ("ticks", "planned", "slow")
         return {name: sum(getattr(each, name) for each in self._threads) for name in names}

@@ -52,7 +52,7 @@ class ClockWatch:
 
     @property
     def moved_s(self) -> float:
-        """Largest deviation of the wall clock from its first reading, signed [s]."""
+        """Largest change of wall clock minus monotonic clock since the start, signed [s]."""
         initial, *later = self._ahead_s or [0.0]
         return max((one - initial for one in later), key=abs, default=0.0)
 

@@ -139,7 +139,7 @@ def _open_files(root: Path, pid: int) -> set[str]:
 
 
 def session_of(pid: int) -> int | None:
-    """Return the pid of the pytest (with xdist: its controller) above a process; None if hidden."""
+    """Return the pid of the pytest (or xdist controller) that started `pid`; None if hidden."""
     steps = 2 if "PYTEST_XDIST_WORKER" in os.environ else 1
     parents = {number: each.parent for (number, _), each in processes(LINUX).items()}
     for _ in range(steps):
@@ -204,8 +204,8 @@ class UsageTotals:
         group: Pids of the watched processes.
         serves: Whether the watched server's process was found; None if no server is watched.
         throttled_s: Throttled time by control group, see `_throttled`.
-        cpu_s: Time when some process waited for a core, from PSI.
-        memory_s: (Time when some processes, when all processes waited for memory), from PSI.
+        cpu_s: Time in which at least one process waited for a core, from PSI.
+        memory_s: (Time in which any process, in which all waited for memory), from PSI.
     """
 
     at_s: float
@@ -392,9 +392,9 @@ def _pressure(root: Path, resource: str) -> tuple[float, float] | None:
 
 
 def _throttled(root: Path) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield the CPU time lost to quotas [s], by folder of our control group and its parents.
+    """Yield (folder, two estimates of CPU time lost to quotas [s]) of our cgroup and its parents.
 
-    Both values are upper bounds: the sum over all cores, and whole quota periods.
+    Both estimates are upper bounds: the sum over all cores; throttled periods x period length.
     """
     for folder in _groups(root):
         rows = _table(folder / "cpu.stat")
@@ -427,7 +427,7 @@ def _swapped_in(root: Path) -> int | None:
 
 
 def _table(path: Path) -> dict[str, str]:
-    """Return the last word of each line by its first word."""
+    """Return a dict of a system file's lines: the first word of each line to its last word."""
     return {words[0]: words[-1] for line in _lines(path) if (words := line.split())}
 
 

@@ -87,7 +87,7 @@ class UnavailableControl(Exception):
 
 
 def measure_cpu(sizes: ControlSizes = CPU_SIZES) -> dict[str, float]:
-    """Measure a float32 matrix product [FLOP/s] and a single-threaded copy [B/s] with numpy."""
+    """Return numpy's rates by name: float32 product [FLOP/s], copy [B/s]; and a numpy checksum."""
     try:
         import numpy as np
     except ImportError:
@@ -235,7 +235,7 @@ def by_events(work: Callable[[], object], batch: int) -> Callable[[], float]:
 
 
 def median_s(repeat: Callable[[], float], sizes: ControlSizes) -> float:
-    """Warm up, repeat, and return the median of the returned times [s]."""
+    """Call `repeat` until warm, then repeatedly; return the median of its times [s]."""
     warm_s = perf_counter() + sizes.warm_s
     repeat()
     while perf_counter() < warm_s:
@@ -248,7 +248,7 @@ def median_s(repeat: Callable[[], float], sizes: ControlSizes) -> float:
 
 
 def rates(matmul_s: float, copy_s: float, matrix: int, copied_bytes: int) -> dict[str, float]:
-    """Return {name: FLOP/s} of a product (2 n³) and {name: B/s} of a copy (read + write)."""
+    """Return rates by name: matrix product (2 n³ FLOP) [FLOP/s] and copy (read + write) [B/s]."""
     return {MATMUL: 2 * matrix**3 / matmul_s, COPY: 2 * copied_bytes / copy_s}
 
 

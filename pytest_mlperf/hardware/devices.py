@@ -24,7 +24,7 @@ UNRELEASED = (0, 2)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceNameSupport:
-    """Hold the error for each form of GPU name that a library rejects from version `since` on."""
+    """Hold an error text per form of GPU name that a library refuses from version `since` on."""
 
     since: tuple[int, ...] = (0,)
     refused: Mapping[Form, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ TABLE: Mapping[str, tuple[DeviceNameSupport, ...]] = {
 
 
 def rejected_names(library: str, release: str | None) -> DeviceNameSupport:
-    """Return the GPU names that a library's release rejects; for None, the newest entry's."""
+    """Return the GPU names that a library's release rejects; None is the newest release known."""
     rows = TABLE.get(library, (DeviceNameSupport(),))
     numbers = tuple(map(int, re.findall(r"\d+", release or "")[:2]))
     return rows[-1] if numbers < UNRELEASED else [row for row in rows if row.since <= numbers][-1]

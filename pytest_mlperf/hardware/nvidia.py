@@ -154,7 +154,7 @@ def query(device: _nvml.NvmlDevice, function: str, *more: Any, quantity: str = "
 
 
 def read_failures(probes: Mapping[str, _nvml.Probe]) -> dict[str, str]:
-    """Try pending reads a last time; return why each remaining quantity cannot be read."""
+    """Read unread quantities a last time; return by name why each is still unread."""
     for probe in probes.values():
         probe.answer()
         probe.set_failure(at_end=True)

@@ -125,7 +125,7 @@ def _power(gpu: Mapping[str, _nvml.Property]) -> list[_nvml.ReadMethod]:
 
 
 def _scopes(gpu: Mapping[str, _nvml.Property], name: str, number: int) -> list[_nvml.ReadMethod]:
-    """Return methods to read power field `number` of GPU and module; on Grace, the module first."""
+    """Return readers of NVML power field `number`: for the GPU, the module; on Grace reversed."""
     ways = [
         _field(name, number, scale=1e-3),
         _field(f"{name} of the module", number, MODULE_SCOPE, scale=1e-3),

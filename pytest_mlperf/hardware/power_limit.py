@@ -206,7 +206,7 @@ def restore(library: _nvml.NvmlLibrary, note: LimitNote, folder: Path) -> str:
 def restore_all(
     library: _nvml.NvmlLibrary, uuids: Sequence[str], folder: Path
 ) -> dict[str, list[str]]:
-    """Restore the noted limits of GPUs; return reports in "done" and errors in "troubles"."""
+    """Restore GPUs' saved power limits; return reports in "done" and errors in "troubles"."""
     done: list[str] = []
     troubles: list[str] = []
     notes = saved_limits(folder)

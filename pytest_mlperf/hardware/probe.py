@@ -77,7 +77,7 @@ class Nvml:
         return handle and self._pointer(handle)
 
     def energy(self, part: Any) -> dict[str, Any]:
-        """Return name, energy counter [J] and power [W] of a GPU or instance; None if unknown."""
+        """Return "uuid" (hashed), "gpu" (name), "watts" and "joules" (counter); None if unknown."""
         total = "nvmlDeviceGetTotalEnergyConsumption"
         milliwatts = self.call("nvmlDeviceGetPowerUsage", part)
         millijoules = self.call(total, part, form="Q")

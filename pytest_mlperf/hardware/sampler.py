@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def sample(
     options: argparse.Namespace, stop: threading.Event, parent: int, write: Writer
 ) -> Iterator[str]:
-    """Sample GPUs until `stop` is set or `parent` (pid) ends; yield first and last JSON record."""
+    """Write GPU samples until `stop` is set or pid `parent` ends; yield first and last record."""
     first: dict[str, Any] = {"version": RECORDS_VERSION}
     try:
         library = NvmlLibrary(binding())

@@ -96,7 +96,7 @@ class SampledGpu:
         }
 
     def unavailable(self) -> dict[str, str]:
-        """Return the reasons why quantities cannot be read, by name."""
+        """Return why quantities cannot be read: {quantity: reason}; {} if all can be."""
         return {name: probe.failure for name, probe in self.probes.items() if probe.failure}
 
     def forbidden(self) -> list[str]:

@@ -166,7 +166,7 @@ def _no_json(source: str, answer: bytes) -> RunError:
 
 
 def _parse_document(answer: bytes, source: str = "") -> Any:
-    """Parse a JSON answer; if malformed, raise RunError with its `source`, or return None if ""."""
+    """Parse a JSON answer; if it is malformed, raise RunError, or return None without `source`."""
     with contextlib.suppress(ValueError):
         return parse_json(answer)
     if source:
@@ -245,7 +245,7 @@ def parse_probe(answer: bytes, accelerator: str, url: str) -> ServerIdentity:
 
 
 def identify_by_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> ServerIdentity:
-    """Return a server's identity from a DCGM exporter's page; RunError without the accelerator."""
+    """Return a server's identity by a DCGM page (`chosen` GPUs or hosts); RunError if none fits."""
     gpus = read_exporter(page, chosen)
     if not gpus:
         listed = "no GPU: correct its URL"

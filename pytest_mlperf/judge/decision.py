@@ -53,5 +53,5 @@ class Decision:
 
     @property
     def high(self) -> float:
-        """Upper end of the deciding confidence interval, on the scale of the test procedure."""
+        """Upper end of the confidence interval that decided, on the scale of the procedure."""
         return self.interval[1]

@@ -163,7 +163,7 @@ def _p_of(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def _mann_whitney_p(u: float, m: int, n: int) -> float:
-    """Return the exact two-sided p value of the Mann-Whitney U statistic; round half ranks up.
+    """Return the exact two-sided p value of Mann and Whitney's `u`; ties: the next larger p value.
 
     Source: the number of orders with a given U is a coefficient of the Gaussian binomial (m+n, m).
     """

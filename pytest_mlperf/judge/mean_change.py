@@ -82,7 +82,7 @@ def newcombe(counts: tuple[int, int, int, int], alpha: float, beta: float) -> tu
     phi = (both * neither - lost * won) / math.sqrt(product) if product else 0.0
 
     def reach(p: float, z: float) -> tuple[float, float]:
-        """Return the distances from a proportion to its lower and upper Wilson bound at `z` sd."""
+        """Return how far the Wilson bounds at `z` sd lie below and above the proportion `p`."""
         centre = (p + z * z / (2 * n)) / (1 + z * z / n)
         half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
         return p - (centre - half), centre + half - p
@@ -177,7 +177,11 @@ def merged(changes: Mapping[float, int]) -> Mapping[float, int]:
 
 
 def _saddlepoint_deviate(centred: list[tuple[float, int]], tilt: float) -> tuple[float, float]:
-    """Return (m, r*) for `tilt`: P(mean with exponential weights < m) ≈ Φ(r*), by saddlepoint."""
+    """Return (m, r*) with P(mean weighted by exponential variables < m) ≈ Φ(r*), at this `tilt`.
+
+    `centred` has (deviation from the mean, number of samples). r* is Barndorff-Nielsen's
+    saddlepoint approximation.
+    """
     shares = [(value, number, number / (1 - tilt * value)) for value, number in centred]
     mean = math.fsum(value * share for value, _, share in shares) / math.fsum(
         share for _, _, share in shares
@@ -205,7 +209,7 @@ MIN_GROUPS = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorProbabilities:
-    """Hold errors of a mean change's bounds: `alpha` upper, `beta` lower, `rare` Gaffke's lower."""
+    """Hold error rates of a mean's bounds: `alpha` upper, `beta` lower, `rare` Gaffke's lower."""
 
     alpha: float
     beta: float

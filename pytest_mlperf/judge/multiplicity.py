@@ -174,7 +174,7 @@ class Null:
         return max(p, self._empirical_p_value(farthest))
 
     def _empirical_p_value(self, away: float) -> float:
-        """Return the empirical p value in `seen` of a drop by `away` standard errors."""
+        """Return the one-sided empirical p value of a drop by `away` standard errors in `seen`."""
         if not self.seen:
             return 0.0
         farther = len(self.seen) - bisect_left(self.seen, away)
@@ -228,7 +228,11 @@ def estimate(
 
 
 def _session_spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, float]:
-    """Return (sd of session effects, t bound of a new one); prior variance: session share·unit²."""
+    """Return (sd of session effects, one-sided t bound of a new session's effect).
+
+    `medians` are the sessions' median log changes. The prior is one session with the variance
+    session share · `unit`².
+    """
     count = len(medians)
     df = max(count, 1)
     # A session against the mean of the others has count / (count - 1) times its own variance.

@@ -82,9 +82,13 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finality:
-    """State whether a decision is final although sessions differ, up to sd `robust_to` of sessions.
+    """State whether a decision stays the same although results differ between sessions.
 
-    `lacks`: why that sd is unknown, or None. `likely`: a second day with the same drop is a fail.
+    Attributes:
+        robust: Whether it does, for the between-session variance that is to be expected.
+        robust_to: Largest between-session standard deviation [log] at which it does.
+        lacks: Why that deviation is unknown: too few or only old sessions; None if it is known.
+        likely: Whether the same drop on a second day fails the test.
     """
 
     robust: bool
@@ -162,7 +166,7 @@ def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _ChangeVariance:
-    """Hold a mean log change, its variance, and the variance's parts as (variance, df) pairs."""
+    """Hold a mean log change, its variance, and the terms of that variance as (value, df)."""
 
     change: float
     variance: float
@@ -189,7 +193,7 @@ class _ChangeVariance:
         return False
 
     def exceeds_day_variance(self, distance: float) -> bool:
-        """Check by a t test whether a drop of `distance` is beyond the variation between days."""
+        """Check by a one-sided t test if a log drop of `distance` exceeds the variance of days."""
         between, df = self.parts[0]
         return t_sf(distance / math.sqrt(between), df) < MIN_DAY_CHANCE
 

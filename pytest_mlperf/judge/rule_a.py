@@ -69,7 +69,7 @@ class ScorePairs:
 class Paired(Decision):
     """Hold the paired comparison of one metric; the defaults are for a metric without samples.
 
-    `p` (one-sided, of any drop), `groups` (their number), `widened`: see `ChangeBounds`.
+    `p` is the one-sided p value of a drop of any size. `groups`, `widened`: see `ChangeBounds`.
 
     Attributes:
         change: Mean difference [points]; negative is worse.
@@ -100,7 +100,7 @@ def analysis_sizes(samples: int, *, sequential: bool) -> tuple[int, ...]:
 def errors_at(
     position: int, sample_counts: Sequence[int], rule: RuleA = DEFAULT
 ) -> ErrorProbabilities:
-    """Return the errors (alpha, beta) that interim analysis `position` (from 0) may spend."""
+    """Return the error probabilities allowed at interim analysis `position`, counted from 0."""
     last = position == len(sample_counts) - 1
     early = FIRST_LOOK if position == 0 else LATER_LOOKS
     return ErrorProbabilities(

@@ -74,7 +74,10 @@ class RuleR:
     def inside_sessions(
         self, squares: float, run_df: int, within: float = 0.0
     ) -> tuple[float, float]:
-        """Return (variance between runs of a session, df): `squares` moderated by the prior."""
+        """Return the variance between runs of a session, and its degrees of freedom.
+
+        The prior, plus `within` (variance inside a run), is pooled with `squares`, their sum.
+        """
         expected = (1 - self.session_share) * self.prior_sd**2 + within
         df = self.prior_df + run_df
         return max((self.prior_df * expected + squares) / df, self.floor_sd**2), df
@@ -134,8 +137,9 @@ class Judged(Decision):
         sd: Relative standard deviation of a run as estimated at the decision.
         mde: Minimum detectable effect: the smallest drop that the baseline can prove, as a share.
         se: Standard error of the logarithmic change at the decision.
-        lost, lost_before: Largest mean slowdown by load, now and in the baseline, as log ratio.
-        robust: Whether a fail would be robust to between-session variance.
+        lost, lost_before: Most that other load may have slowed present and baseline runs down, on
+            average [log ratio].
+        robust: Whether a fail would stay one despite between-session variance.
         likely: Whether two such drops in a row, on different days, count as proven.
         outliers: Number of runs that are much worse than every run of the baseline.
     """

@@ -129,7 +129,7 @@ class AddOns:
         self._loaded[plugin] = addon
 
     def declare(self, group: Callable[[], Any]) -> None:
-        """Collect the options of add-ons; `group` returns an empty option group for each add-on."""
+        """Call each add-on's `mlperf_addoptions` with a new `group()`; collect the options."""
         for hook in reversed(self._manager.hook.mlperf_addoptions.get_hookimpls()):
             addon, options = self._loaded[hook.plugin], group()
             try:

@@ -190,7 +190,7 @@ def slow(fixture: Any, handicap: float) -> None:
 
 
 def facts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return options, Python version and package versions of a benchmark, for its fingerprint."""
+    """Return a benchmark's facts for its fingerprint: options, Python and package versions."""
     texts = {name: _in_words(value) for name, value in sorted(options.items())}
     loaded = {name.partition(".")[0] for name in list(sys.modules)}
     owners = metadata.packages_distributions()

@@ -25,7 +25,7 @@ def test_performance(mlperf: Mlperf, case: Planned) -> None:
 
 
 def test_efficiency(mlperf: Mlperf, case: Planned) -> None:
-    """Fail if samples or tokens per joule are lower than in the baseline in git by their limit."""
+    """Fail on a proven drop of samples or tokens per joule from the baseline in git."""
     mlperf.judge(case, Kind.EFFICIENCY).check()
 
 

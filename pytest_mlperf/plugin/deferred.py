@@ -39,7 +39,7 @@ HELD_FOLDER = "held"
 
 
 class Judging(Protocol):
-    """Declare, as a protocol, the attributes and methods of a session that `Holding` uses."""
+    """Declare, as a protocol, the members of a session that `DeferredTests` uses."""
 
     config: pytest.Config
     options: Options
@@ -57,7 +57,7 @@ class Judging(Protocol):
         """Return the failure message of a result."""
 
     def with_criteria(self, planned: Testable | None, verdict: Verdict) -> Verdict:
-        """Return a final verdict with the criteria of add-ons applied."""
+        """Return a final verdict after the criteria of add-ons, which may make it fail."""
 
 
 @dataclasses.dataclass
@@ -148,7 +148,7 @@ class DeferredTests:
         self._held += [unpack(self._config, text) for text in json_texts]
 
     def stop(self, session: pytest.Session | None) -> None:
-        """Tell xdist workers to start no further test if `-x` ended the session."""
+        """Tell xdist workers to start no test if `-x` ended the session; do nothing if None."""
         over = session and (session.shouldfail or session.shouldstop)
         if over and not self._worker and self._folder.exists():
             (self._folder / "stop").touch()

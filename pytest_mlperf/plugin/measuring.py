@@ -159,7 +159,7 @@ def bench_for(
     show: Callable[[str], None],
     judged_pairs: int = 1,
 ) -> Bench:
-    """Create the `Bench` that measures and judges the cases of a session."""
+    """Create the `Bench` of a session that judges `judged_pairs` pairs (case, gated metric)."""
     against = parse_against(options.against) if options.against else None
     pairs = most_runs(options)
     of_runs = conditions.Conditions(
@@ -211,7 +211,10 @@ def pairs_of(planned: Testable, kind: Kind, options: Options) -> int:
 
 
 def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
-    """Return the number of gated (case, metric) pairs in a plan of `tests`; at least `pairs`."""
+    """Return the plan's number of gated (case, metric) pairs; at least `pairs`, those of `tests`.
+
+    Raises UsageError if the file `manifest` is not a plan, or does not contain all `tests`.
+    """
     try:
         plan = read_manifest(manifest)
     except MlperfError as error:

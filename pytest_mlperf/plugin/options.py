@@ -30,7 +30,7 @@ MAX_RUNS = 1000
 
 
 def handicap(text: str) -> float:
-    """Parse the share of speed to remove: "50%" or "0.5"."""
+    """Return the share of speed to remove, from 0 to below 1, of a text "50%" or "0.5"."""
     share = float(text.removesuffix("%").strip()) / (100 if text.endswith("%") else 1)
     if 1 <= share < 100 and not text.endswith("%"):
         raise MlperfError(f"{text!r} is not below 100%; did you mean '{text}%'?")
@@ -59,7 +59,7 @@ def fail_on(text: str) -> frozenset[str]:
 
 
 def auto_always_never(text: str) -> str:
-    """Parse "auto", "always" or "never", or a boolean, which older ini files have."""
+    """Return "auto", "always" or "never"; older ini files have true (always) or false (never)."""
     as_flag = {
         **dict.fromkeys(("true", "yes", "on", "1"), "always"),
         **dict.fromkeys(("false", "no", "off", "0"), "never"),

@@ -78,7 +78,7 @@ class Selection:
 
     @property
     def notices(self) -> tuple[dict[str, int], list[str]]:
-        """Deselected cases by accelerator, and uncollected suites, for the xdist controller."""
+        """Counts of deselected cases by accelerator, and uncollected suites, to send by xdist."""
         return dict(self.not_here), list(map(str, self.uncollected))
 
     def take(self, not_here: Mapping[str, int], uncollected: Sequence[str]) -> None:

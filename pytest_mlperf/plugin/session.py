@@ -215,7 +215,7 @@ class MlperfSession:
         return self.phase if (planned.path, planned.case.id) in self.kinds else LONE_PHASE
 
     def waits(self, planned: Testable, verdict: Verdict) -> bool:
-        """Whether a verdict is final only at the end of the session."""
+        """Whether a verdict may still change when verdicts are judged jointly at the end."""
         return self.judging_phase(planned).is_joint and self.deferral_plugin.may_change(verdict)
 
     @property

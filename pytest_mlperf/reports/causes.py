@@ -55,7 +55,7 @@ class Siblings(tuple[Verdict, ...]):
 
     @cached_property
     def groups(self) -> Mapping[tuple[str, ...], Sequence[_Judged]]:
-        """Judged verdicts by (kind of test, "engine", its name) and (…, "accelerator", …)."""
+        """Judged verdicts by (kind, "engine", name) and by (kind, "accelerator", class)."""
         last = {}
         for verdict in self:
             way = change_direction(verdict)
@@ -107,7 +107,7 @@ def change_direction(verdict: Verdict) -> int | None:
 
 
 def sibling_changes(verdict: Verdict, others: Sequence[Verdict], direction: int) -> SiblingEvidence:
-    """Return how other cases of the session changed in a direction, -1 (worse) or +1 (better)."""
+    """Return evidence on whether other cases changed in a direction too: -1 worse, +1 better."""
     session = others if isinstance(others, Siblings) else Siblings(others)
     kind, mine, here = verdict.kind, _engine(verdict), verdict.case.accelerator
     of_engine, of_machine = (
@@ -200,7 +200,7 @@ class Cause:
     """State one cause with its evidence; strength NONE marks the note that no cause was found.
 
     Attributes:
-        common: Text without this case's figures, for grouping tests; "" if it equals `says`.
+        common: The text `says` without figures, to group tests; "" if `says` has no figures.
         named: Lines of `BaselineReference.changed` that the text mentions.
     """
 
@@ -229,7 +229,7 @@ def causes(
 ) -> tuple[Cause, ...]:
     """Return the causes of a changed verdict, strongest first; empty without a change.
 
-    If there are only hints, the last entry is the note that no cause was found.
+    With only hints, the last one says that no cause was found. `siblings`: other tests' verdicts.
     """
     # A provisional drop has causes, although it does not count for other cases yet.
     direction = (
@@ -325,7 +325,7 @@ def _weight(name: str, siblings: SiblingEvidence, *, alone: bool) -> Strength:
 
 
 def shortened(text: str) -> str:
-    """Return a line on a change, with checksums shortened and equal options removed."""
+    """Shorten a line on a change: cut checksums, and leave out options that are unchanged."""
     if match := re.fullmatch(r"(options|dataset\.options) (\{.*\}) → (\{.*\})", text):
         try:
             old, new = json.loads(match[2]), json.loads(match[3])
@@ -434,7 +434,7 @@ def _worst_at(facts: _CauseInput, point: float | None) -> str:
 
 
 def _stage_causes(facts: _CauseInput) -> Iterator[Cause]:
-    """Yield changed stages as causes: PLAUSIBLE if others stayed and its sign fits, else HINT."""
+    """Yield changed stages as causes: PLAUSIBLE if others stayed and directions fit, else HINT."""
     for point, stages in islice(_stage_times(facts).items(), MAX_CURVE_POINTS):
         if not (changed := [stage for stage in stages if stage.moved]):
             continue

@@ -499,7 +499,7 @@ def unexplained(changed: Sequence[str], causes: Sequence[Cause]) -> list[str]:
 
 
 def cause_lines(causes: Sequence[Cause], other_tests: int, width: int) -> list[str]:
-    """Return lines on likely causes for `explain`; `other_tests` is the number compared with."""
+    """Return lines on likely causes for `explain`, which compared `other_tests` tests for them."""
     if not causes:
         return []
     beside = f", compared with {other_tests} other tests" if other_tests > 1 else ""

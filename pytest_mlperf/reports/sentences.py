@@ -440,7 +440,7 @@ def search_result(search: SearchOutcome) -> str:
 
 
 class _Templates(Formatter):
-    """Fill a template; a field's format names a function in `_WRITERS`."""
+    """Format templates; the format spec of a field is the name of a function in `_WRITERS`."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         kind, _, noun = format_spec.partition(" ")

@@ -40,7 +40,12 @@ SCORES_SHAPE = events.record(
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringSchedule:
-    """Decide when to score an accuracy pass: `looks` gives sample counts, `enough` may end it."""
+    """Define when an accuracy pass is scored, and when it ends.
+
+    Attributes:
+        looks: Returns the sample counts at which to score, given the data set's size.
+        enough: Returns whether the scores so far suffice, so that the pass ends.
+    """
 
     looks: Callable[[int], Sequence[int]]
     enough: Callable[[Accuracy, Scored, Subject], bool]

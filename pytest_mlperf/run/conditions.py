@@ -112,7 +112,10 @@ def _lease_gpus(
     *,
     exclusive: bool,
 ) -> HeldLeases:
-    """Lease `count` GPUs that fit, and the processors (`exclusive` or shared), or raise `_Busy`."""
+    """Lease `count` of the GPUs, and the processors; raise `_Busy` if other processes use them.
+
+    `fits` accepts or rejects a group of GPUs. Leases of processors are `exclusive` or shared.
+    """
     free: dict[str, contextlib.ExitStack] = {}
     leases: dict[str, int] = {}
     held: tuple[str, ...] = ()
@@ -305,7 +308,7 @@ class Conditions:
         requests: Whether to record each request of Concurrency and OpenLoop runs.
         control: Whether to measure the machine's speed before each performance run.
         watched: Whether load from other processes affects the verdict.
-        idle: Wait for an idle machine before a timed run; None for no wait.
+        idle: How to wait for an idle machine before a timed run; None for no wait.
         warmups, lost: Records of used accelerators and of lost GPUs; None for no record.
         is_held: Whether the caller has reserved the machine's GPUs and processors.
         max_runs: Maximum number of runs of a case, for the progress line; None if unknown.
@@ -371,7 +374,7 @@ class Placement:
     notes: tuple[str, ...] = ()
 
     def control(self, accelerator: str) -> ControlRun:
-        """Run the micro-benchmark of the machine's speed if the conditions ask for it."""
+        """Run the micro-benchmark of the machine's speed; return no values if it is off."""
         machine = self.conditions.machine
         if not self.conditions.control:
             return ControlRun()

@@ -380,7 +380,7 @@ def _curve_window(point: endpoints.RecordedPoint, clock_offset_s: float) -> Poin
 
 
 def recorded_figures(points: Sequence[endpoints.RecordedPoint], accelerator: str) -> dict[str, Any]:
-    """Return fields of `Run` for points that MLCommons' client recorded on its own."""
+    """Return fields of `Run`, by name, for curve points that MLCommons' client measured."""
     windows = (recorded_window(one, one.ended_s - one.duration_s, one.ended_s) for one in points)
     samples = sum(one.requests for one in points)
     log = CurveLog(path="", samples=samples, points=tuple(windows))

@@ -37,7 +37,7 @@ MAX_LISTED_PROCESSES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Hold what one data source shows about a run; see `Run` for the fields."""
+    """Hold the fields of `Run` that one data source determines, such as LoadGen's log."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     invalid: tuple[Reason, ...] = ()
@@ -92,7 +92,7 @@ class Figures(Findings):
 
 
 def replica_findings(result: Mapping[str, Any]) -> Findings:
-    """Return each replica's results, and the slowest one's speed relative to the median speed."""
+    """Return each replica's results, and the slowest one's speed / the median speed as a metric."""
     replicas = tuple(
         ReplicaRun(**{**each, "gpus": tuple(each["gpus"]), "shares": tuple(each["shares"])})
         for each in result["replicas"]

@@ -123,11 +123,7 @@ _TYPES: tuple[tuple[re.Pattern[str], Callable[[Any], bool], str], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Detail:
-    """Hold the content of LoadGen's `mlperf_log_detail.txt`.
-
-    Attributes:
-        values: Last value of each key; the types of keys in `_TYPES` are checked.
-    """
+    """Hold LoadGen's `mlperf_log_detail.txt`; `values` has the last value of each key."""
 
     path: str
     values: Mapping[str, Any]
@@ -247,7 +243,7 @@ def parse_text(path: Path, content: str, *, old: bool = False) -> Detail:
 
 
 def _require_end(path: Path, values: Mapping[str, Any], last_key: str | None, *, old: bool) -> None:
-    """Raise RunError unless `last_key` is LoadGen's end key; with `old`, old logs may lack it."""
+    """Raise RunError unless a log ends with LoadGen's end key, which `old` releases may lack."""
     end = END_KEY.get(values.get("effective_test_mode", ""), "num_errors")
     if last_key == end:
         return

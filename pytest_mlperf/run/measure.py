@@ -307,7 +307,7 @@ def _observed(
 def _rate_of_later_runs(
     case: _Measured, settings: LoadGenSettings, finished: Event | None
 ) -> float | None:
-    """Return the rate for later runs [1/s], so that all have as many queries; None if unknown."""
+    """Return the rate [1/s] to give later runs as many queries as `finished`; None if unknown."""
     rate, work_s = case.progress.target_qps, settings.fixed_work_s
     streams = settings.scenario.answers_one_at_a_time
     if not (finished and rate and work_s and case.progress.probed and streams):

@@ -42,7 +42,7 @@ class Progress:
         self._due_s = 0.0
 
     def tell(self) -> None:
-        """Report the number of outputs read so far, unless the last report is recent."""
+        """Report the number of items read so far, at most every `PROGRESS_SECONDS`."""
         if (now_s := time.monotonic()) >= self._due_s:
             self._due_s = now_s + PROGRESS_SECONDS
             unit = "outputs and references read"
@@ -81,7 +81,7 @@ class LazySequence(Sequence[T]):
 
 
 def hashed(read: Callable[[int], bytes], digests: dict[int, int]) -> Callable[[int], bytes]:
-    """Wrap `read` to store the digest of each output, by index, when it is first read."""
+    """Wrap `read` to add the digest of each output to `digests`, by index, on its first read."""
 
     def reading(index: int) -> bytes:
         output = read(index)
@@ -194,7 +194,7 @@ def answers(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[AccuracyLog,
 def artefacts(
     blocks: Sequence[Mapping[str, Any]], indices: Sequence[int], needed: Sequence[str]
 ) -> Callable[[int], dict[str, bytes]]:
-    """Return a reader of a sample's artefacts in `blocks`; RunError if a needed one is missing."""
+    """Return a function from index to artefacts by name; RunError if one of `needed` is missing."""
     archive_of: dict[int, ArtefactArchive] = {}
     for block in blocks if needed else ():
         archive = ArtefactArchive(Path(str(block["log"])).with_name(ARTEFACTS))

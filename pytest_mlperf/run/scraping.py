@@ -24,7 +24,7 @@ THREAD_EXIT_SECONDS = 3.0
 
 
 class PageError(Exception):
-    """Report why a page could not be read."""
+    """Report why a server's metrics page, or its hardware probe, could not be read."""
 
 
 class MetricsPage:

@@ -96,7 +96,7 @@ class ProbePage(MetricsPage):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSources:
-    """Hold where to read a server's hardware identity; in `entry` variables are expanded."""
+    """Hold where to ask for a server's hardware: `url`, suite `entry` with variables expanded."""
 
     url: str
     accelerator: str = "cpu"
@@ -243,7 +243,7 @@ def _json_line(printed: bytes) -> bytes:
 
 
 def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]]:
-    """Return metrics pages by path, headers, and start times of the server's processes [s]."""
+    """Return (metrics pages by path, HTTP headers, start times of the server's processes [s])."""
     base = API_PATH.sub("", url)
     pages: dict[str, bytes] = {}
     headers: dict[str, str] = {}

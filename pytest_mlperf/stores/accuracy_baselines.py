@@ -109,7 +109,7 @@ def scores_path(path: Path) -> Path:
 
 
 def load(path: Path) -> tuple[AccuracyBaseline, dict[str, list[float | None]]] | None:
-    """Read a baseline and its scores by metric; raise BaselineError if one is damaged."""
+    """Read a baseline and its scores by metric; None if absent, BaselineError if damaged."""
     if (both := _load(path)) is None:
         return None
     baseline, file, content = both
@@ -194,7 +194,7 @@ def _scores_among(names: Iterable[str], *, path: Path) -> list[str]:
 
 
 def _load(path: Path) -> tuple[AccuracyBaseline, Path, bytes] | None:
-    """Return a baseline, and the path and bytes of its scores.
+    """Return a baseline, and the path and bytes of its scores; None if there is no baseline.
 
     Reads again if another process replaces both files in between. Raises BaselineError if the
     scores are missing or damaged.

@@ -52,7 +52,7 @@ def _fault_of(artefacts: object) -> str:
 
 
 class ArtefactWriter:
-    """Write one archive, thread-safely; without artefacts no file is created."""
+    """Write artefacts of samples to one zip archive, thread-safely; without any, create no file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -176,7 +176,7 @@ def _remove_stale(folder: int) -> None:
 def opened_folder(
     path: str | Path, inside: int | None = None, *, follow: bool = False
 ) -> Iterator[int]:
-    """Yield a folder's descriptor; the path is relative to the open folder `inside`."""
+    """Yield a descriptor of a folder, relative to folder `inside`; links only with `follow`."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     descriptor = os.open(path, flags, dir_fd=inside)
     try:
@@ -191,7 +191,7 @@ def names_in(folder: int) -> list[str]:
 
 
 def open_regular(name: str, folder: int) -> int:
-    """Open a file of a shared folder for writing; refuse symbolic and hard links, and pipes."""
+    """Open a file in a shared folder for writing, no link or pipe; return its descriptor."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(name, flags, dir_fd=folder)
     about = os.fstat(descriptor)
@@ -350,7 +350,7 @@ def _acquire(
 
 
 def _open(folder: Path, stack: contextlib.ExitStack) -> tuple[LockedFolder, int]:
-    """Return (subfolder, descriptor of its lock file); retry if another writer removes it."""
+    """Create and open a subfolder for locks; return (subfolder, descriptor of its lock file)."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as attempt:

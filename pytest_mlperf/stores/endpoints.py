@@ -109,7 +109,7 @@ class RecordedPoint:
 
 
 def file_of(folder: Path, name: str) -> Path | None:
-    """Return the path of SUMMARY_FILE or ACCURACY_FILE in a run folder, or None."""
+    """Return the path of SUMMARY_FILE or ACCURACY_FILE in a run folder; None if it is missing."""
     places = (folder / place / name for place in PLACES[name])
     return next((place for place in places if place.exists()), None)
 
@@ -277,7 +277,7 @@ class _Block:
         return MlperfError(f"{self.path}: {key_path} {problem}".replace(":  ", ": "))
 
     def block(self, key: str) -> _Block:
-        """Return the nested object at a key; an empty one if it is missing."""
+        """Return the nested object at a key, as a `_Block`; an empty one if it is missing."""
         return _Block(self.path, self.raw.get(key) or {}, ".".join(filter(None, (self.where, key))))
 
     def number(self, key: str) -> float | None:
@@ -488,7 +488,7 @@ def events_of(folder: Path, *kinds: bytes) -> Iterator[dict[str, Any]]:
 
 
 def accuracy_records(folder: Path) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
-    """Return a run's samples by data set and request, and its events of requests and answers.
+    """Return (samples by data set and request id, events of sent requests and of answers).
 
     Raises MlperfError if a file is missing or malformed; for the events when they are read.
     """

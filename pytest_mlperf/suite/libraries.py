@@ -42,7 +42,7 @@ def declared_libraries(group: registry.Group, use: str) -> tuple[str, ...]:
 
 
 def require_libraries(group: registry.Group, use: str) -> None:
-    """Raise EnvironmentFault with the install command if an extension's libraries are missing."""
+    """Raise EnvironmentFault if libraries that the extension named `use` declares are missing."""
     absent = [library for library in declared_libraries(group, use) if not is_here(library)]
     if absent:
         verb = "are" if len(absent) > 1 else "is"

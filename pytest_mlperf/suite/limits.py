@@ -48,7 +48,7 @@ def gateable(scenario: ScenarioEntry) -> frozenset[str]:
 
 
 def gated_server_metrics(limits: Mapping[str, Any], scenario: ScenarioEntry) -> list[str]:
-    """Return the server metrics that `limits` gates in a scenario; in a curve one per point."""
+    """Return the server metrics that `limits` gates in a scenario; for a curve by point."""
     points = scenario.points or (None,)
     every = {
         name if point is None else metrics.at_point(name, point): name

@@ -555,7 +555,7 @@ def _entry(suite: Suite, entry: tables.EngineEntry) -> Iterator[values.Defect]:
 
 
 def _failure_defects(suite: Suite) -> Iterator[values.Defect]:
-    """Yield the [[expected_failures]] whose engine, metric or other field is not in the suite."""
+    """Yield a defect for each field of [[expected_failures]] that names nothing in the suite."""
     reference = suite.workload.reference or (suite.rules.metrics if suite.rules else {})
     choices: dict[str, list[str]] = {
         "scenario": [scenario.name for scenario in suite.scenarios],

@@ -322,7 +322,7 @@ class Planned:
 
     @property
     def fewest_queries(self) -> int:
-        """Minimum queries of a quick run; gated limits may raise it, except in a curve."""
+        """Minimum queries of a quick run: the suite's, else the most that a gated metric needs."""
         scenario = self.case.scenario
         loaded = scenario.rate_is_condition or scenario is Scenario.MULTI_STREAM
         loadgen = LOADED_QUERIES if loaded else QUICK_QUERIES_OTHERWISE
@@ -333,7 +333,7 @@ class Planned:
 
     @property
     def engine_key(self) -> KeyPath:
-        """Key of the engine entry."""
+        """Key path of the engine entry in the suite file: ("engines", index)."""
         return "engines", self.index
 
     def place(self, key: KeyPath) -> str:

@@ -321,7 +321,7 @@ def _answer_forms(planned: Planned) -> tuple[str, ...]:
 
 
 def _require_scores(planned: Planned, left_out: Mapping[str, str]) -> None:
-    """Raise SuiteError if the scorer omits a gated metric; `left_out`: option to set by metric."""
+    """Raise SuiteError if the scorer omits a gated metric; `left_out`: {metric: option to set}."""
     suite = planned.suite
     if suite.is_mlperf and suite.profile != "official":
         return  # the gate is then undecided and reports what is missing

@@ -24,10 +24,7 @@ from pytest_mlperf.suite.values import Defect, KeyPath, under, whole_class
 
 
 def accelerator_defects(suite: Suite) -> Iterator[Defect]:
-    """Yield accelerators that the package, the suite and this machine do not know.
-
-    A GPU of this machine is known even if it is newer than the package's table.
-    """
+    """Yield a defect for each accelerator unknown to the package, the suite and this machine."""
     classes = {*known_classes().values(), *suite.accelerators}
     for index, entry in enumerate(suite.engines):
         for kind in dict.fromkeys(split(name)[1] for name in entry.accelerators):
@@ -338,6 +335,6 @@ def _load_error(use: str, step: tables.BuildStep, builder: Builder) -> str:
 
 
 def _can_load(use: str, builder: Builder, *, stated: bool = False) -> bool:
-    """Return whether an engine loads a builder's checkpoints; `not stated` if it declares none."""
+    """Return whether an engine loads a builder's checkpoints; if it lists none, `not stated`."""
     formats = registry.class_attribute("engines", use, "checkpoints")
     return not stated if formats is None else builder.precision in formats.get(builder.format, ())

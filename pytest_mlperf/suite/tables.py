@@ -316,7 +316,7 @@ class EngineEntry(Table):
         return self._limit_w
 
     def limits_on(self, accelerator: str) -> tuple[int, ...]:
-        """Return the power limits on one of its accelerators; () if there are none."""
+        """Return the power limits [W] of the entry on one accelerator; () if there are none."""
         override = self.on[accelerator].power_limit_w if accelerator in self.on else None
         return override or self.power_limit_w or ()
 
@@ -356,7 +356,7 @@ class EngineEntry(Table):
         return {**self.options, **overrides}
 
     def key_of(self, accelerator: str, wrong_options: Iterable[str]) -> tuple[str, ...]:
-        """Return the key path of the first of `wrong_options`, else that of all options."""
+        """Return the key path of the first of `wrong_options` that is set, else of all options."""
         overrides = self.on[accelerator].options if accelerator in self.on else {}
         for name in wrong_options:
             if name == "precision":

@@ -93,7 +93,7 @@ def checked_accelerator(value: str) -> str:
 
 
 def seconds(value: object) -> float:
-    """Return "15ms" as 0.015; raise ValueError unless it is a duration above 0."""
+    """Parse a duration, "15ms" as 0.015 [s]; raise ValueError unless it is above 0."""
     match = re.fullmatch(_DURATION, value) if isinstance(value, str) else None
     if not match or not 0 < float(match[1]) < inf:
         raise ValueError(

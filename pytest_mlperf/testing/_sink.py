@@ -197,7 +197,7 @@ class RecordingSink:
 
     @property
     def events(self) -> list[tuple[str, int]]:
-        """All reports in order, as (kind, id)."""
+        """All reports in order, as ("first", "next" or "done", id)."""
         with self._lock:
             return [(kind, sample) for kind, ids in self.calls for sample in ids]
 

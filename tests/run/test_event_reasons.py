@@ -183,7 +183,7 @@ def test_event_reasons_have_the_verdicts_of_their_shares(fake: Fake) -> None:
         (0x40, 0.04, True, "heat (hardware slowdown)", "invalid"),
         (0x80, 0.01, True, "a power brake of the supply reduced the clocks", "told"),
         (0x4, 0.7, False, "the power limit reduces the clocks", "told"),
-        (0x800, 0.2, False, "limits the clocks (reason unknown 0x800)", "told"),
+        (0x800, 0.2, False, "the driver limits the clocks (reason unknown 0x800)", "told"),
         (0x1, 0.2, False, "", ""),
     ]
     general = [

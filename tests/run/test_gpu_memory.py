@@ -36,7 +36,7 @@ def test_the_next_load_waits_for_the_memory_of_the_last(fake: Fake, tmp_path: Pa
 
     assert messages == ["waiting for the last process on GPU-0 to free its GPU memory"]
     fake.write("device", f"{MEM} more={20 * GIB} after=0")
-    with pytest.raises(RunError, match=r"had 0\.5 GiB before"):  # it is never given back
+    with pytest.raises(RunError, match=r"before, 0\.5 GiB were in use"):  # it is never given back
         require_free(["GPU-0"], tmp_path, limit_s=0.0)
 
 

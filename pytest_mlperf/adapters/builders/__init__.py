@@ -20,7 +20,13 @@ SMOOTHING = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Describe a recipe: precision, library's scheme, method `how`, if it `looks` at samples."""
+    """Describe how a builder quantises a model to `precision`.
+
+    Attributes:
+        scheme: The library's name of the quantisation scheme, such as "W8A8".
+        how: Algorithm, such as "gptq"; "round" rounds to nearest.
+        looks: Whether it needs calibration samples.
+    """
 
     precision: PrecisionName
     scheme: str

@@ -91,7 +91,10 @@ class CocoDataset(AnnotatedImages):
 def letterbox(
     pixels: NDArray[np.uint8], size: int, *, square: bool
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Resize and pad an image; return it with left and top padding, scale, old width and height."""
+    """Resize and pad an image; return it, and [left, top, scale, old width, old height].
+
+    Left and top are padding [pixels]. `square` pads to size x size, else to a multiple of STRIDE.
+    """
     height, width, _ = pixels.shape
     scale = min(size / height, size / width)
     inner = max(round(width * scale), 1), max(round(height * scale), 1)

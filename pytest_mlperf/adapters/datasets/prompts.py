@@ -19,7 +19,7 @@ MAX_LENGTH_TOKENS = 2**22
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleFile:
-    """Check cells of a table of samples; `row`, `column` and `whole` name its parts in errors."""
+    """Check a table's cells; errors call its parts by the nouns `row`, `column` and `whole`."""
 
     file: Path
     row: str = "row"
@@ -133,11 +133,7 @@ class TemplateOptions(files.ChecksumOptions):
 
 
 class Template:
-    """Insert field values into a prompt's template; braces in the values stay unchanged.
-
-    Attributes:
-        fields: Names of the fields that the template contains.
-    """
+    """Insert values of `fields` into a prompt's template; braces in the values stay unchanged."""
 
     def __init__(self, owner: str, text: str, valid: Sequence[str]) -> None:
         """Parse a template; `{name}` is a field among `valid`, of which the last is required."""

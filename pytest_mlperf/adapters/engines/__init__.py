@@ -110,7 +110,7 @@ def import_all(who: str, extra: str, *names: str) -> Any:
 
 
 def require_module(who: str, name: str, extra: str, purpose: str = "") -> None:
-    """Raise EnvironmentFault unless a module is installed; do not import it."""
+    """Raise EnvironmentFault, which names the pip `extra`, unless a module can be found."""
     if importlib.util.find_spec(name) is None:
         raise not_installed(who, f"{name} for {purpose}" if purpose else name, extra)
 

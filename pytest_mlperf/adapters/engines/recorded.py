@@ -48,7 +48,7 @@ class RecordedAnswer:
 
     @property
     def artefacts(self) -> dict[str, bytes]:
-        """Answer and reasoning in UTF-8, by name."""
+        """Answer as "text" and "reasoning", both in UTF-8."""
         texts = {"text": self.text, "reasoning": self.reasoning}
         return {name: text.encode("utf-8", "replace") for name, text in texts.items()}
 

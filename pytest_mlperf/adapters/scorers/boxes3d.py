@@ -167,7 +167,7 @@ def select_class(frame: Frame, label: int, name: str) -> ClassFrame:
 
 
 def first_match(frame: ClassFrame) -> tuple[set[int], set[int]]:
-    """Match each box to its best-scored detection; return the detections (right, matched)."""
+    """Match each box to its best-scored free detection; return indices (correct, all matched)."""
     right: set[int] = set()
     matched: set[int] = set()
     for counts, candidates in frame.truths:

@@ -42,10 +42,11 @@ class IngestionScorer(ScorerBase[IngestionOptions]):
     metrics = ("accuracy", "store")
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        """Score the answers to documents; references are ignored.
+        """Score the ingestion of documents; references are ignored.
 
-        An output is the byte 1 if the document was ingested, or an MD5 of 32 hexadecimal digits.
-        The score "store" belongs to the document with the last MD5.
+        An output is the byte 1 if the document was ingested, or the MD5 of the engine's store, 32
+        hexadecimal digits. Returns "accuracy", the percentage of ingested documents, and "store",
+        which is 100 if the last MD5 is that of the file `store`, else 0.
         """
         require_outputs("ingestion", outputs, references)
         digests = [place for place, output in enumerate(outputs) if DIGEST.fullmatch(output)]

@@ -54,7 +54,7 @@ class Shares:
         self._of_samples += visible
 
     def leverage(self, max_change: float) -> Leverage:
-        """Return the leverage of samples; one can change a part's score by at most `max_change`."""
+        """Return the samples' leverage; one sample changes a component by at most `max_change`."""
         visible, squares = float(self._of_samples.sum()), float(np.square(self._of_samples).sum())
         return Leverage(
             seen=min(1.0, max(0.0, visible / self._variance)),

@@ -145,7 +145,10 @@ Part = tuple[dict[str, Row], dict[str, float]]
 def right_or_wrong_scores(
     metric: str, samples: Sequence[int], right: Sequence[bool], total: int
 ) -> Part:
-    """Return each sample's score (100 right, 0 wrong, None if not in `samples`), and the mean."""
+    """Return (scores of all samples, mean), both by `metric`; empty without samples.
+
+    A score is 100 if right, 0 if wrong, None for those of the `total` samples not in `samples`.
+    """
     if not samples:
         return {}, {}
     row = scores_by_sample(samples, [100.0 * is_right for is_right in right], total)

@@ -183,7 +183,7 @@ def _scores(results: Mapping[str, Any], names: Sequence[str]) -> Scores:
 
 
 def _influences(row: Sequence[float | None], samples: int) -> NDArray[np.float64]:
-    """Return each sample's influence on the mean of a dimension, times the number of samples."""
+    """Return each score's influence on the mean, times `samples`; 0 for samples without score."""
     is_scored = np.array([value is not None for value in row])
     values = np.array([value or 0.0 for value in row])
     if not is_scored.any():

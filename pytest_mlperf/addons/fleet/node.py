@@ -91,10 +91,7 @@ class NodeCase:
         return [{"topic": "begun", "project": here, "notices": notices}]
 
     def _stop_with_raylet(self, raylet_pid: int) -> None:
-        """Stop the case when the process `raylet_pid`, Ray's daemon on this node, ends.
-
-        Ray itself notices that much later.
-        """
+        """Stop the case when Ray's local daemon `raylet_pid` ends; Ray notices much later."""
         with contextlib.suppress(OSError):
             select.select([os.pidfd_open(raylet_pid)], [], [])
         self._child.close_stdin()

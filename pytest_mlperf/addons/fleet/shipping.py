@@ -23,10 +23,7 @@ LEFT_OUT = frozenset(
 
 
 def files_of(root: Path) -> Iterator[Path]:
-    """Yield the files of a project that git tracks or does not ignore.
-
-    Without git, yield all files except in `LEFT_OUT`.
-    """
+    """Yield project files that git tracks or does not ignore; without git, all but `LEFT_OUT`."""
     listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard", folder=root)
     if listed is None:
         for folder, folders, names in os.walk(root):

@@ -26,10 +26,7 @@ def report(session: ReportedSession) -> str:
 
 
 def _result_commands(kind: str, results: Sequence[CaseResult], room: int) -> list[str]:
-    """Return one workflow command per result, at most `room`.
-
-    If there are more results, the last command says how many are left out.
-    """
+    """Return a workflow command per result, at most `room`; the last may count those left out."""
     fits = results if len(results) <= room else results[: room - 1]
     lines = [
         _command(kind, with_gate(r.verdict), **_place(r), title=r.verdict.case.id) for r in fits

@@ -70,7 +70,7 @@ def code(text: str) -> str:
 
 
 def opening(session: ReportedSession, before: str, after: str = "") -> Iterator[str]:
-    """Yield the session's verdict, the number of tests per outcome, and the missing tests.
+    """Yield the session's verdict, the number of tests per outcome, and the tests without a result.
 
     `before` and `after` are Markdown that encloses the verdict.
     """
@@ -192,10 +192,7 @@ def _precisions(results: Results) -> Iterator[str]:
 
 
 def within(blocks: Iterable[str], last: Iterable[str], limit: int) -> str:
-    """Join as many blocks as fit into `limit` bytes, then `last`.
-
-    If an open <details> section is cut off, it is closed.
-    """
+    """Join the blocks that fit into `limit` bytes, then `last`; close an open <details>."""
     end = "".join(last)
     reserve = len(end.encode()) + 200
     shown, size, cut, folded = list[str](), 0, 0, False

@@ -90,10 +90,7 @@ class Comparison:
 
     @property
     def headline(self) -> MetricOf | None:
-        """Test and metric to show: one that dropped, else an undecided one, else the first.
-
-        None without a ratio.
-        """
+        """Test and metric to show: a dropped, else undecided, else the first; None if no ratio."""
         order = (Answer.FAIL, Answer.INCONCLUSIVE)
         ranked = (m for word in order for m, r in self.ratios.items() if r.outcome is word)
         return next(ranked, next(iter(self.ratios), None))
@@ -352,7 +349,7 @@ class Bisection:
         )
 
     def speeds(self, metric: MetricOf) -> dict[int, Speed]:
-        """Return each build's speed relative to the good one, by the build's number."""
+        """Return builds' speeds relative to the good build, by build number (0 is the good)."""
         speeds = {
             number: one.ratios[metric]
             for number, one in self.comparisons_with_good.items()

@@ -81,7 +81,7 @@ def search_range(last: int, marks: Mapping[int, Mark], again: Collection[int] = 
     The next commit to compare is the middle one of those not compared yet; skipped commits do not
     count. An undecided commit splits the range, and the longer part is searched: if a drop has
     several steps, all commits on a step are undecided. At the end undecided commits are compared
-    again, as the machine may be less busy then; `again` holds those for which this is done.
+    again, as the machine may be less busy then; `again` has the numbers already compared again.
     """
     good = max((i for i, mark in marks.items() if mark is Mark.GOOD), default=0)
     bad = min((i for i, mark in marks.items() if mark is Mark.BAD), default=last)
@@ -151,8 +151,5 @@ PARTIAL_DROP_SHARE = 0.75
 
 
 def is_part(speed: Speed, whole: Speed) -> bool:
-    """Return whether a drop is only part of the whole drop.
-
-    That is so if its log ratio is less than `PARTIAL_DROP_SHARE` of the whole one's.
-    """
+    """Return whether a drop's |log ratio| is below `PARTIAL_DROP_SHARE` of the whole drop's."""
     return math.log(speed.ratio) > PARTIAL_DROP_SHARE * math.log(whole.ratio)

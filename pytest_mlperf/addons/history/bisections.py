@@ -22,10 +22,7 @@ STATE_FILE = "state.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RunPairs:
-    """Hold interleaved runs of two builds, `before` and `now`, in a test.
-
-    `reason` says why the later build has no runs; "" if it has.
-    """
+    """Hold interleaved runs of builds `before` and `now`; `reason`: why `now` has none, or ""."""
 
     before: tuple[Run, ...] = ()
     now: tuple[Run, ...] = ()

@@ -65,11 +65,7 @@ class BuildAt:
 
 
 def commits(folder: Path, good: str, bad: str) -> list[BuildAt]:
-    """Return the first-parent commits from good to bad, both included.
-
-    Raises:
-        MlperfError: A commit is unknown, or the ends are the wrong way round.
-    """
+    """Return first-parent commits, `good` to `bad` included; MlperfError if unknown or reversed."""
     if _git(folder, "rev-parse", "--show-toplevel").returncode:
         raise MlperfError(
             f"{folder} is not in a git repository: use --versions, or name a suite that is in one"

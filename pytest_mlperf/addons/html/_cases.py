@@ -341,9 +341,9 @@ def _moments(moments: Sequence[Sequence[float]]) -> Packed:
 def template_cases(
     cases: Sequence[Grouped], causes: Mapping[str, Sequence[str]]
 ) -> tuple[list[Packed], dict[str, list[Subject]]]:
-    """Return the template data of all cases, and the measured environments by description.
+    """Return template data for each case; machines, engines and data by their description.
 
-    `causes` are the common causes of failures.
+    `causes` has the common causes of a failure, by test.
     """
     environments: dict[str, list[Subject]] = defaultdict(list)
     listed = []
@@ -370,7 +370,7 @@ def template_cases(
 
 
 def common_facts(subjects: Sequence[Subject]) -> list[tuple[str, str]]:
-    """Return (name, value) of the facts about an environment; all values if tests differ."""
+    """Return (name, value) of hardware and software facts; if tests differ, all their values."""
     values: dict[str, dict[str, None]] = defaultdict(dict)
     for one in subjects:
         for name, value in {**one.identity, **one.fingerprint, **one.surroundings}.items():

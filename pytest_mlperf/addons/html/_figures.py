@@ -75,7 +75,7 @@ def _changes(index: int, group: Grouped) -> Iterator[Row]:
 
 
 def _displayed_outcome(verdict: Verdict, metric: MetricVerdict) -> Outcome | None:
-    """Return a metric's outcome, or the test's outcome if no metric has the test's outcome."""
+    """Return the test's outcome if none of its metrics has it, else the outcome of `metric`."""
     outcomes = {each.outcome for each in verdict.metrics}
     return metric.outcome if verdict.outcome in outcomes else verdict.outcome
 
@@ -121,7 +121,7 @@ def _limit_multiples(
 ) -> dict[str, float | None]:
     """Return a change ("used") and its interval ("low", "high") in multiples of the limit.
 
-    -1 is a drop by the limit; values above 0 are better.
+    -1 is a drop by the limit; values above 0 are better; None if a value or the limit is missing.
     """
     unit = abs(limit or 0.0) * (-1 if lower_is_better else 1)
     used, low, high = (

@@ -329,10 +329,7 @@ def text_of(name: str) -> str:
 
 @cache
 def bundled() -> str:
-    """Return Vega, Vega-Lite and their expression interpreter as one script.
-
-    The script is cached by library version.
-    """
+    """Return Vega, Vega-Lite and their interpreter as one script, cached by library version."""
     path = None
     with contextlib.suppress(OSError, RuntimeError, ValueError):  # not there, no home, no text
         path = cache_folder() / f"vega-{version('vl-convert-python')}.js"

@@ -130,7 +130,7 @@ class Grouped:
 def tone(outcome: Outcome | None, *, failed: bool = False) -> Tone:
     """Return the display category of an outcome.
 
-    This is "fail", "open" if it is undecided, "good", or "note" for None.
+    This is "note" for None, "fail" if it or the test `failed`, "open" if undecided, else "good".
     """
     if outcome is None:
         return "note"

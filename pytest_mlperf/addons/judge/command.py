@@ -179,7 +179,7 @@ def _update(parsed: argparse.Namespace, new_side: Side) -> int:
 def compare_runs(
     parsed: argparse.Namespace, new_side: Side
 ) -> tuple[FileComparison, tuple[str, str]]:
-    """Compare new runs with the baseline of the options; also return labels (baseline, new)."""
+    """Compare new runs with --against or --baseline; return also the labels (baseline, new)."""
     settings = _settings(parsed)
     if parsed.against:
         base = side_of(parsed, parsed.against)

@@ -57,11 +57,7 @@ class ResultFile:
 
     @cached_property
     def values(self) -> list[Any]:
-        """JSON value of the file, or of each of its lines; empty if the text is not JSON.
-
-        Raises:
-            MlperfError: The text begins as JSON but is cut off.
-        """
+        """JSON value of the file, or of each line; [] if not JSON; MlperfError if cut off."""
         start = self.text.lstrip()[:1]
         if start not in ("{", "["):
             return []

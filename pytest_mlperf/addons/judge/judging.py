@@ -187,7 +187,7 @@ def _decided(
     interleaved: bool,
     one_session: bool,
 ) -> list[Row]:
-    """Judge all metrics with a family-wise error of `alpha`: Holm, or Bonferroni if interleaved."""
+    """Judge all metrics at family-wise error `alpha`: Holm, or Bonferroni if `interleaved`."""
     if interleaved:
         rule = replace(RULE, alpha=alpha / max(len(tasks), 1))
         return [_guarded(task, _of_pairs(task, rule), settings) for task in tasks]

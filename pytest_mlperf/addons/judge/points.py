@@ -50,7 +50,7 @@ class ScoredPoint(NamedTuple):
 
 
 class PointCase:
-    """Compare the conditions of one task or concurrency, then list its metrics to judge."""
+    """Compare the settings of old and new runs at one task or load; list metrics to judge."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ class Settings:
     session_by: str | None = None
 
     def limit(self, metric: str, quantity: Quantity) -> float:
-        """Return the smallest relevant change of a metric, as a share."""
+        """Return the smallest relevant change of a metric, as a share; else the quantity's."""
         return self.limits.get(metric, self.limits.get(split(metric)[0], quantity.limit))
 
     def selects(self, metric: str) -> bool:

@@ -48,8 +48,8 @@ class CaseState:
 
     Attributes:
         case: Id of the case without the workload.
-        state: "absent": no such accelerator; "missing": no model, data or library; "broken":
-            damaged baseline or wrong option.
+        state: "ready"; "absent": no such accelerator; "missing": no model, data or library;
+            "broken": damaged baseline or wrong option.
         performance: Performance baseline: "8 runs on 4 days", "none", "other machine" or "damaged".
         accuracy: Accuracy baseline: "yes", "none" or "damaged"; "-" if nothing is scored.
         elsewhere: Other Python that runs the case, with versions.
@@ -377,7 +377,7 @@ def shorten_page(text: Sequence[str]) -> list[str]:
 def lines(
     checks: Sequence[Check], suites: Sequence[SuiteState], named: Sequence[Path], code: int
 ) -> Iterator[str]:
-    """Yield the report: checks by group, suites, verdict, and the next command to run."""
+    """Yield the report; suites `named` by the user and exit `code` decide the next command."""
     for group, inside in groupby(checks, key=lambda check: check.group):
         yield group
         rows = list(inside)

@@ -108,7 +108,7 @@ def library_trouble(use: str) -> str:
 
 @lru_cache(maxsize=256)
 def _run_check(question: str, title: str = "checking the engine's library") -> tuple[str, ...]:
-    """Run a check, described as JSON, in a new process; return (error class, message, options)."""
+    """Run a check, given as JSON, in a new process; return (error class, message, bad options)."""
     command = [sys.executable, "-m", "pytest_mlperf.cli.doctor.requirements"]
     try:
         done = run_captured(command, IMPORT_TIMEOUT_SECONDS, input=question)

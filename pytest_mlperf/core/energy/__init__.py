@@ -294,7 +294,7 @@ class EnergyReading:
     """Hold the energy in a measurement window according to one source.
 
     Attributes:
-        source: Source of the energy.
+        source: NVML, a wall meter, a DCGM exporter or counters of the host.
         window_s: Length of the window [s].
         joules: Energy of all parts; None if a part is unknown.
         uncertainty_j: Bound of the error, without the source's own accuracy; None if unknown.
@@ -368,7 +368,7 @@ def sum_energies(
 
 
 def merge_notes(gpu_notes: Sequence[tuple[str, Sequence[Words]]]) -> tuple[Words, ...]:
-    """Merge notes of one key, and texts, about several GPUs into one note that names the GPUs."""
+    """Merge notes that share a key, and merge texts; each merged note names its GPUs."""
     alike: dict[str, list[tuple[str, Words]]] = {}
     for gpu, notes in gpu_notes:
         for note in notes:

@@ -73,7 +73,7 @@ def _between(counter: Counted, begin_s: float, end_s: float) -> tuple[float, flo
 
 
 def _unrolled(counter: Counted) -> Sequence[Reading]:
-    """Return a counter's readings without overflows; empty if overflows may be missed."""
+    """Return a counter's readings [J] with overflows undone; () if one may have been missed."""
     unrolled: list[Reading] = []
     rounds_j, last = 0.0, None
     for reading in counter.readings:

@@ -46,7 +46,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traced:
-    """Hold an energy [J] and its uncertainty from a power trace, or in `why_not` why it is None."""
+    """Hold energy and its uncertainty [J] by a power trace; `why_not` says why `joules` is None."""
 
     joules: float | None = None
     unsure_j: float = 0.0
@@ -65,7 +65,7 @@ def without_misreads(
 ) -> tuple[Sequence[Reading], int]:
     """Remove misread values of an energy counter; return (good readings, number of removed ones).
 
-    Good readings rise by at most `max_power_w` [W]. None are returned if the counter was reset.
+    Good readings rise by at most `max_power_w` [W]; there are none if the counter was reset.
     """
     rises = ((b.value - a.value, b.time_s - a.time_s) for a, b in pairwise(readings))
     if all(rise >= 0 and rise / max_power_w <= took_s for rise, took_s in rises):
@@ -247,7 +247,11 @@ def counter_energy(
     covers: bool = True,
     period_s: float | None = None,
 ) -> CounterEnergy:
-    """Return a counter's energy in a window; `covers`: no sensor gaps; `period_s`: step [s]."""
+    """Return the energy that a counter [J] shows from `begin_s` to `end_s`.
+
+    `trace` is the GPU's power [W], from which the counter's lag is estimated. `covers`: whether the
+    sensor measures without gaps. `period_s`: time between the counter's steps; None: their median.
+    """
     if not counter:
         return CounterEnergy(why_not=Note.of("no_counter", reader="gpu", metric=""))
     ends = (begin_s, end_s)
@@ -375,7 +379,7 @@ def _gain(steps: Sequence[Reading], trace: Sequence[Reading], lag_s: float) -> f
 
 
 def steps_of(counter: Sequence[Reading]) -> list[Reading]:
-    """Return the readings at which the counter's value changed."""
+    """Return one reading for each rise of the counter, at the estimated time of the rise."""
     steps = [
         Reading(time_s=(earlier.time_s + later.time_s) / 2, value=later.value)
         for earlier, later in pairwise(counter)
@@ -385,7 +389,7 @@ def steps_of(counter: Sequence[Reading]) -> list[Reading]:
 
 
 def regular_steps(steps: Sequence[Reading], read_s: float) -> list[Reading]:
-    """Return counter steps at fitted regular times; unchanged if > 5 % move > `read_s` [s]."""
+    """Fit evenly spaced times to counter steps; undo this if > 5 % would move by > `read_s` [s]."""
     moments = [reading.time_s - steps[0].time_s for reading in steps]
     numbers = _period_indices(moments)
     fitted = linear_regression(numbers, moments)
@@ -451,7 +455,7 @@ def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float | None:
 def _interpolate_energy(
     steps: Sequence[Reading], cumulated_energy: Sequence[Reading], time_s: float, lag_s: float
 ) -> float:
-    """Interpolate a counter at `time_s` like the energy `lag_s` earlier; linearly if unknown."""
+    """Interpolate a counter at `time_s` like the sampled energy `lag_s` earlier, else linearly."""
     earlier, later = around(steps, time_s)
     if not cumulated_energy or earlier.time_s - lag_s < cumulated_energy[0].time_s:
         return at(steps, time_s)

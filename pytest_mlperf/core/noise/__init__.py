@@ -37,7 +37,7 @@ class SessionShare:
 
     @property
     def mean(self) -> float:
-        """Posterior mean of φ: its distribution `weights` times the prior density φ^-0.5."""
+        """Posterior mean of φ, the sessions' share of the variance, with prior density φ^-0.5."""
         weights = [w * before for w, before in zip(self.weights, _EXPECTED, strict=True)]
         total = math.fsum(weights)
         return math.fsum(w * share for w, share in zip(weights, _CELL_SHARES, strict=True)) / total
@@ -50,7 +50,7 @@ class SessionShare:
         )
 
     def variance(self, probability: float, inside: float, within: float, log_se: float) -> float:
-        """Return the `probability` quantile of s0², the variance between runs, without `within`.
+        """Return the `probability` quantile of s0², the variance between runs without w².
 
         Args:
             inside: The part of s0² inside a session: (1 - φ)·(s0² + w²) - w²; φ: sessions' share.
@@ -151,7 +151,7 @@ MIN_DF, MAX_DF = 1.0, 30.0
 
 @dataclass(frozen=True, slots=True)
 class SeriesVariance:
-    """Hold a metric's log variance between runs with its `df`, and the variance `within` a run."""
+    """Hold a metric's variance of log values between runs, its `df`, and the one `within` a run."""
 
     variance: float
     df: int
@@ -332,7 +332,7 @@ class Learnt:
 
 
 def spread(runs: Sequence[Value]) -> SeriesSpread | None:
-    """Return log variances within runs, of runs, of sessions; None if all sessions have one run."""
+    """Return log variances in runs, between runs, between sessions; None without repeated runs."""
     groups = scatter(by_session(runs, log_scale()))
     if groups.run_df < 1:
         return None
@@ -474,9 +474,10 @@ def _ratio(excesses: Sequence[tuple[float, float, int]]) -> float:
 
 
 def _excess(runs: Sequence[Value], rule: RuleR) -> tuple[float, float, int] | None:
-    """Return (df · (mean square between sessions / run variance - 1), weight, df) of a build.
+    """Return (df · (mean square between sessions / run variance - 1), df · runs per session, df).
 
-    Σfirst / Σweight estimates session variance / run variance. None with fewer than two sessions.
+    Over all builds, Σfirst / Σsecond estimates session variance / run variance. Returns None for a
+    build with fewer than two sessions; df is the number of sessions less one.
     """
     sessions = by_session(runs, log_scale())
     if len(sessions) < 2:

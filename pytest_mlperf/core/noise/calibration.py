@@ -159,11 +159,11 @@ class Calibrated:
 
     @property
     def series(self) -> tuple[Series, ...]:
-        """Series of every gated metric of every case."""
+        """One series of runs for each gated metric of each calibrated case."""
         return tuple(series for case in self.cases for series in case.series)
 
     def rule(self, settings: NoiseSettings, max_runs: int) -> RuleR:
-        """Return rule R with this noise; its session share's df is below the number of days."""
+        """Return rule R with this noise; limit its session variance's df to the days less one."""
         noise, days = settings.noise, {day for case in self.cases for day in case.groups.values()}
         df = min(noise.session_df, len(days) - 1) if days else noise.session_df
         return dataclasses.replace(noise, session_df=df).rule(max_runs)
@@ -273,7 +273,7 @@ def best_length(
 
 
 def runs_to_detect(gated: Sequence[tuple[Sequence[Value], float]], noise: Noise) -> int:
-    """Return the fewest runs that can prove drops by the `gated` limits; a default if none can."""
+    """Return the fewest runs to prove a drop by each limit of `gated`: (values, limit) pairs."""
     last = noise.rule(MAX_BASELINE_RUNS)
     able = [one for one in gated if minimum_detectable_change(one[0], rule=last) <= one[1]]
     if not able:

@@ -44,7 +44,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Define how a technique changes the work of `kinds`; `needs` names fields of Circumstances."""
+    """Define how a technique changes work of `kinds`, by the fields `needs` of Circumstances."""
 
     kinds: tuple[type, ...]
     needs: tuple[str, ...]
@@ -52,7 +52,7 @@ class Effect:
 
 
 def reduced_work(work: AnyWork, seen: Circumstances) -> Changed:
-    """Return certain and estimated work: the reference model's, reduced by declared techniques."""
+    """Reduce work by the declared techniques; return a certain lower bound and an estimate."""
     result = Changed(certain=work, estimated=work)
     for name in dict.fromkeys(seen.techniques):
         effect = EFFECTS.get(name)
@@ -225,7 +225,7 @@ def share_note(limit: Limit) -> Note:
 
 
 def share_reached(share: float, binds: bounds.Resource | None, *, estimated: bool) -> Note:
-    """Return a note on a roofline share, which is doubtful if near the estimated limit."""
+    """Return a note on a share of the limit set by `binds`; doubtful if `estimated` and near 1."""
     near = NEAR_LIMIT_SHARE if estimated and share > NEAR_LIMIT_SHARE else None
     limit = "roofline" if estimated else "certain limit"
     return Note.of("roofline_share", share=share, binds=binds, limit=limit, near=near)

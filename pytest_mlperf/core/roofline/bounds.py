@@ -39,7 +39,7 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Term:
-    """Hold the limit (rate or time) by one resource: needed FLOP or bytes over FLOP/s or B/s."""
+    """Hold a resource's limit `rate`, by `capacity` [FLOP/s, B/s] and needed `amount` [FLOP, B]."""
 
     resource: Resource
     rate: float
@@ -87,7 +87,11 @@ def sample_limits(
 def token_limits(
     work: Decode, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None = 1.0
 ) -> list[Term]:
-    """Return limits [tokens/s] by compute, memory; `drafts`: tokens a step, None omits memory."""
+    """Return upper bounds of tokens/s by compute and by memory.
+
+    `certain`: for the least possible work, else for the estimated work. `drafts`: tokens per
+    decoding step; None leaves out the bound by memory.
+    """
     flop = work.least_token(seen) if certain else work.estimate_token(seen)
     if not flop:
         return []

@@ -67,7 +67,7 @@ class GpuSpec:
 
     @property
     def headroom(self) -> float:
-        """Ratio of the highest clock to that of the stated peaks; 1 if unknown."""
+        """Ratio of the highest clock to the clock at which the peaks are stated; 1 if unknown."""
         if self.stated_clock is None or self.highest_clock is None:
             return 1.0
         return max(1.0, self.highest_clock / self.stated_clock)
@@ -112,7 +112,7 @@ def parse_gpu(accelerator: str, figures: Mapping[str, Any]) -> GpuSpec:
 
 
 def any_of(specs: Sequence[GpuSpec]) -> GpuSpec:
-    """Return an upper bound of each figure over GPU models, if the present one is unknown."""
+    """Return the upper bound of each figure over all `specs`, to use for an unknown GPU model."""
     return reduce(_upper_bounds, specs)
 
 

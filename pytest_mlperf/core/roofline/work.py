@@ -82,9 +82,9 @@ class Circumstances:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Work:
-    """Describe the FLOP of a sample, by default the same for each; `kind` names it in messages.
+    """Describe the FLOP of a sample, by default equal for all; `kind` names the model in messages.
 
-    `share` is the remaining share of the reference's weights and work.
+    `share` is the share of the reference's weights and work that remains, e.g. after pruning.
     """
 
     share: float = 1.0
@@ -178,7 +178,7 @@ class Decode(_Work):
         return 4 * layers * self.heads * self.head_dim * self.share
 
     def prompt_flop(self, length: float, cached: float = 0.0) -> float:
-        """Return the mean FLOP of prompt tokens `cached` + 1 to `length`, without output layer."""
+        """Return the mean FLOP per prompt token, `cached` + 1 to `length`, without output layer."""
         head = 2 * self.width * self.vocabulary * self.share
         return self.token_flop - head + self.context_flop * (cached + length + 1) / 2
 
@@ -208,7 +208,7 @@ class Decode(_Work):
         return step + (prompt + self.sample_flop * self.share) / seen.output_tokens
 
     def least_token(self, seen: Circumstances) -> float:
-        """Return the least FLOP per output token, with its share of the FLOP per sample."""
+        """Return the least FLOP per output token, including its part of the FLOP per sample."""
         overhead = self.sample_flop * self.share / seen.output_tokens if seen.output_tokens else 0.0
         return self.beams * self.token_flop + overhead
 
@@ -229,7 +229,10 @@ class Encoder(_Work):
     least_tokens: float
 
     def flop(self, tokens: float, squared: float | None = None) -> float:
-        """Return the FLOP L (24 d^2 s + 4 d s^2) + output layer; `squared` is the mean of s^2."""
+        """Return the FLOP of a sample: `layers` · (24 d² s + 4 d s²), plus the output layer.
+
+        d is `width`, s is `tokens`; `squared` is the mean of s², None for a single length.
+        """
         square = max(squared or 0.0, tokens**2)
         blocks = self.layers * (24 * self.width**2 * tokens + 4 * self.width * square)
         return (blocks + 2 * self.width * self.outputs * tokens) * self.share
@@ -240,7 +243,7 @@ class Encoder(_Work):
         return self.flop(1.0)
 
     def least(self, seen: Circumstances) -> float:
-        """Return the least FLOP of a sample of min(`least_tokens`, mean) tokens; 1 if unknown."""
+        """Return the least FLOP of a sample: min(`least_tokens`, mean) tokens, 1 if unknown."""
         if seen.tokens is None:
             return self.smallest
         return self.flop(min(self.least_tokens, seen.tokens))
@@ -285,7 +288,7 @@ class Parts(_Work):
         return self.part_flop * self.share
 
     def least(self, seen: Circumstances) -> float:
-        """Return the FLOP of min(`least_parts`, seen parts), or of one part if unknown."""
+        """Return the least FLOP of a sample: of min(`least_parts`, mean) parts, of 1 if unknown."""
         if seen.parts is None:
             return self.smallest
         return min(self.least_parts, seen.parts) * self.smallest
@@ -309,7 +312,7 @@ class Diffusion(_Work):
 
     @property
     def smallest(self) -> float:
-        """Minimum FLOP per image; counts a text encoding for each network call of one step."""
+        """Minimum FLOP per image, with the text encoded once for each call of a denoising step."""
         calls = self.steps * self.calls * self.network_share
         flop = calls * self.call_flop + self.decoder_flop + self.calls * self.text_flop
         return flop * self.share

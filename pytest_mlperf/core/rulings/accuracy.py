@@ -27,7 +27,13 @@ GROUPED_ERROR_RATIO = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class PassContext:
-    """Hold baseline output digests, `same_build` as the baseline, and `drawn` (sampled) tokens."""
+    """Hold facts on a baseline's accuracy pass that decide how a score difference is judged.
+
+    Attributes:
+        same_build: Whether the baseline has the same build.
+        outputs: Baseline's hash of each answer; None if unknown.
+        drawn: Whether answers are sampled at random, and the suite sets no margin.
+    """
 
     same_build: bool = False
     outputs: Sequence[int] | None = None
@@ -71,7 +77,7 @@ def unfit_answers(
 
 
 def risen_flaws(accuracy: Accuracy, subject: Subject) -> Note | None:
-    """Return a note if the share of empty or cut answers rose by three standard errors, or None."""
+    """Return a note if the share of empty or cut answers rose by > 3 standard errors, or None."""
     counts, baseline = accuracy.answers, accuracy.baseline_answers
     n, m = (side.get("answers", 0) for side in (counts, baseline))
     for name in ("empty", "cut") if n and m and not accuracy.fixed_lengths else ():
@@ -381,7 +387,7 @@ def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Reru
 
 
 def _rerun_noise(first: Sequence[float], second: Sequence[float]) -> Rerun:
-    """Return a mean score's standard error over reruns, sd(differences) / √(2 n); correlation."""
+    """Return a mean score's sd over reruns, sd(differences) / √(2 n), and passes' correlation."""
     n = len(first)
     differences = [b - a for a, b in zip(first, second, strict=True)]
     mean = fmean(differences)

@@ -51,7 +51,7 @@ def explains_gap(
 
 
 def load_note(runs: Sequence[Run]) -> Note:
-    """Return a note on the other load in the busiest run or, without load, on a late client."""
+    """Return a note on other processes' load in the busiest run, or else on a late client."""
     seen = [
         run.load.contention for run in runs if run.load.contention and run.load.contention.share
     ]

@@ -18,7 +18,7 @@ from pytest_mlperf.judge.rule_a import holm
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateWindow:
-    """Hold a gate: `reference`, bounds of the mean (None: none), and range of a sample's score."""
+    """Hold a gate: reference; `low`, `high` limit the mean, `least`, `most` a sample's score."""
 
     reference: float
     low: float | None
@@ -98,10 +98,11 @@ def betting_p_value(excess: Sequence[float | None], most: float, total: int) -> 
 
 
 def below_by_influence(values: Sequence[float], bound: float, width: float) -> float:
-    """Return the p value of "the score reaches `bound`", by the empirical Bernstein inequality.
+    """Return the p value of H0 "score >= `bound`", by the empirical Bernstein inequality.
 
-    Use it for a score that is the mean of pseudo-values (`Scores.whole`), known for some samples.
-    These may spread further than `width`, the score's range: a normal interval is too narrow.
+    `values` are pseudo-values of the scored samples (`Scores.whole`); their mean is the score. They
+    may spread further than `width`, the score's range: a normal interval would be too narrow. The p
+    value is corrected for `MAX_LOOKS` interim analyses (Bonferroni).
 
     Source: A. Maurer, M. Pontil, "Empirical Bernstein bounds and sample variance penalization",
         COLT 2009, theorem 4.
@@ -138,7 +139,7 @@ class _ScoreSeries:
     """Hold one score: its value per scored sample, and its estimate (`score`) for the data set.
 
     Attributes:
-        per_sample: Bound on the mean of `values` / bound on `score`: 1; for sums 1 / data set size.
+        per_sample: Factor from `score` to the mean of `values`: 1, or for sums 1 / data set size.
         influence: Whether `values` are jackknife pseudo-values, as `score` is not a sample mean.
     """
 
@@ -331,7 +332,7 @@ def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[No
 
 
 def combine(gated: Ruling, ruling: Ruling | None, missing_note: Words) -> Ruling:
-    """Combine the gate's ruling with the baseline's (`ruling`); if None, add `missing_note`."""
+    """Return `gated` joined with the baseline's `ruling`; without one, with `missing_note`."""
     paired = ruling.paired if ruling else ()
     if gated.outcome is Outcome.GATE_FAIL:
         if ruling is None:

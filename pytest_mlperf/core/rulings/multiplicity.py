@@ -64,7 +64,7 @@ def is_open(verdict: Verdict) -> bool:
 
 
 def _fails_otherwise(verdict: Verdict) -> bool:
-    """Check whether a verdict fails for a reason other than its metrics, e.g. a missed limit."""
+    """Check whether a verdict fails not by its metrics, e.g. as 2 runs missed a latency limit."""
     missed = sum(run.limit_missed for run in verdict.runs) >= MISSED_TWICE
     metrics_fail = any(metric.fails for metric in verdict.metrics)
     return missed or (verdict.outcome in DROP_OUTCOMES.values() and not metrics_fail)
@@ -142,7 +142,7 @@ def null_distributions(verdicts: Iterable[Verdict], rule: RuleR) -> dict[Machine
 
 
 def session_p_value(metric: MetricVerdict, null: Null, rule: RuleR) -> float:
-    """Return the larger p value of a drop: rule R's, or that by the session's empirical null."""
+    """Return the larger p value of a drop: by rule R, or by the empirical null distribution."""
     looks = [_plain(look) for look in metric.analyses]
     return max(metric.p or 0.0, null.p_value(looks, rule) if looks and null.pairs else 0.0)
 

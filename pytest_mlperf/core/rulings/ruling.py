@@ -103,7 +103,7 @@ def count_outside_range(
     *,
     tolerance: float = 0.0,
 ) -> Note | None:
-    """Return a note, or None if all `values` are in the baseline's range ± `tolerance` (share)."""
+    """Return a note if a count is outside the baseline's range ± `tolerance` (share), else None."""
     if not baseline_values or not values:
         raise ValueError(
             f"{metric}: {len(baseline_values)} baseline values and {len(values)} now; need both"
@@ -133,7 +133,7 @@ def cache_share_note(
     baseline_runs: Sequence[Run | BaselineRun],
     key: NoteKey = "other_cached",
 ) -> Note | None:
-    """Return the note `key` if the share of cached prompt tokens differs from the baseline's."""
+    """Return note `key` if cached shares of prompt tokens leave the baseline's range, else None."""
     for name in sorted({name for run in current_runs for name in run.serving.server}):
         sides = [
             [run.serving.server[name] for run in side if name in run.serving.server]
@@ -367,7 +367,7 @@ def rule_on(
 def ruling_of(
     metrics: Sequence[MetricVerdict], reported: Sequence[MetricVerdict] = (), *, more: bool = False
 ) -> Ruling:
-    """Return a ruling by `metrics`; only list `reported`; `more`: another run could decide."""
+    """Return the ruling that `metrics` decide; list `reported` too; `more`: a run could decide."""
     # A failing metric decides before a SUSPECT one, and a drop before a metric that could not be
     # judged.
     failing = [metric for metric in metrics if metric.fails]
@@ -429,7 +429,7 @@ def rule_values(
 
 
 def load_share(run: Run | BaselineRun) -> float | None:
-    """Return an upper bound of a run's loss of speed to other processes' load; None if unknown."""
+    """Return the share of speed that a run lost to other load, at most; None if unknown."""
     if isinstance(run, BaselineRun):
         return run.busy
     return run.load.contention.share if run.load.contention else None
@@ -438,7 +438,11 @@ def load_share(run: Run | BaselineRun) -> float | None:
 def max_log_loss(
     run: Run | BaselineRun, metric: str, tolerated: float, *, memory_margin: bool = True
 ) -> float:
-    """Return a metric's largest log change by load above `tolerated` and by a late client."""
+    """Return how far other load and a late client may have worsened a metric, as a log ratio >= 0.
+
+    Load that costs at most `tolerated`, a share of speed, counts as 0. `memory_margin` adds the
+    margin for memory bandwidth that applies to drops.
+    """
     if math.isinf(tolerated):
         return 0.0
     late = (
@@ -465,7 +469,7 @@ class _MetricRules:
     failing: Outcome
 
     def sharing(self, name: str, limits: Mapping[str, float]) -> _MetricRules:
-        """Return rules for metric `name`; metrics of one curve share the error probability."""
+        """Return rules for metric `name`, with its share of its curve's false-alarm probability."""
         rule, among = (curve_rule(one, name, limits) for one in (self.rule, self.among))
         return replace(self, rule=rule, among=among)
 
@@ -568,7 +572,7 @@ def _note(judged: Judged, outcome: Outcome, judging: _MetricRules) -> Note | Non
 
 
 def of_load(lost: float, lost_before: float, key: NoteKey = "load_explains") -> Note | None:
-    """Return a note on slowdowns by load (logs), now and in the baseline; None if both are 0."""
+    """Return a note on the speed lost to other load (logs), now and before; None if both are 0."""
     if not lost and not lost_before:
         return None
     return Note.of(key, now=-math.expm1(-lost), before=-math.expm1(-lost_before))

@@ -44,7 +44,7 @@ def buffered(runs: Sequence[Run], metric: str) -> bool:
 
 
 def ungated(runs: Sequence[Run], limits: Collection[str], record: Record | None) -> set[str]:
-    """Return the metrics not to gate: tokens came all at once, and `record` lacks them too."""
+    """Return gated metrics that runs lack, as tokens came all at once, and `record` lacks too."""
     recorded = {name for run in (record.runs if record else ()) for name in run.metrics}
     held = {name for name in limits if name not in recorded and buffered(runs, name)}
     return held if len(held) < len(limits) else set()
@@ -60,7 +60,7 @@ def zero_note(runs: Sequence[Run], metric: str, baseline: float | None = None) -
 def countable(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None = None
 ) -> dict[str, float]:
-    """Return the limits to gate: enough queries in `runs` or in the baseline, and not buffered."""
+    """Return the limits of metrics with enough queries in `runs` or `record`, and not buffered."""
     counted = {
         name: limit
         for name, limit in limits.items()

@@ -39,21 +39,22 @@ class RatioSpread:
         return t_isf(error, self.df) * self.se
 
     def p_value(self, change: float) -> float:
-        """Return the one-sided p value of a log change, by the t distribution with `df`."""
+        """Return the one-sided p value of a log change above 0: P(T > change / se), T ~ t(`df`)."""
         return t_sf(change / self.se, self.df)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pooled:
-    """Hold the log ratio of two builds, and its uncertainty.
+    """Hold the log ratio of two builds, and its standard errors under several assumptions.
 
     Attributes:
         before, now: Weighted mean log value over the sessions of the baseline, of the candidate.
-        spread: Standard error by the observed between-session variance, else by `MAX_SPREAD_RATIO`.
-        least, separate: Standard errors by run variance alone: pooled over both builds, or one
-            variance for each build.
-        plain: Standard error by the expected ratio of session variance to run variance.
-        by_sessions: Whether `spread` is by observed session variance.
+        spread: With the observed between-session variance or, if there are too few sessions, with
+            `MAX_SPREAD_RATIO` times the run variance.
+        least: With run variance alone, pooled over both builds.
+        separate: With run variance alone, estimated for each build.
+        plain: With the expected ratio of session variance to run variance.
+        by_sessions: Whether `spread` uses the observed between-session variance.
     """
 
     before: float
@@ -71,7 +72,7 @@ class Pooled:
         return self.now - self.before
 
     def reach(self, error: float) -> float:
-        """Return the largest of three one-sided margins t · se at error probability `error`."""
+        """Return the one-sided margin of `change` at `error`: the largest t·se of 3 spreads."""
         return max(one.reach(error) for one in (self.spread, self.least, self.separate))
 
     def p(self, sign: int, lost: float = 0.0) -> float:
@@ -82,7 +83,7 @@ class Pooled:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Side:
-    """Hold a build's mean log value, run count and weight by session, and squares in sessions."""
+    """Hold a build's sessions (mean log value, runs, weight) and the sum of squares within them."""
 
     means: Sequence[float]
     counts: Sequence[int]
@@ -110,7 +111,7 @@ class _Side:
     def between_squares(self) -> tuple[float, float, float]:
         """Return the sum of squares between n session means x of weight w: n·Σw(x - mean)².
 
-        The second and third value are its expectation per unit of session and of run variance.
+        Its expectation is the second value x session variance + the third x run variance.
         """
         n, mean = len(self.means), self.mean
         parts = list(zip(self.weights, self.means, self.counts, strict=True))

@@ -140,7 +140,7 @@ def read_server(page: bytes) -> dict[str, float]:
 
 
 def merge_servers(pages: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Merge the metrics of servers with copies of one model, by `OF_COPIES` or else as sums."""
+    """Merge metrics of servers with copies of a model: by the function in `OF_COPIES`, else sum."""
     names = dict.fromkeys(name for page in pages for name in page)
     return {
         name: OF_COPIES.get(name, sum)([page[name] for page in pages if name in page])

@@ -100,7 +100,7 @@ def server_in_words(server: Mapping[str, float]) -> str:
 def server_changes(
     current: Sequence[Mapping[str, float]], baseline: Sequence[Mapping[str, float]]
 ) -> list[ServerChange]:
-    """Return the server metrics that changed, sorted by concurrency, then as `QUANTITIES`."""
+    """Return server metrics whose median is outside the baseline's range, sorted by concurrency."""
     changes = []
     for point in points_of(current):
         for quantity in QUANTITIES:

@@ -47,7 +47,7 @@ def session_verdict(results: Results, absent: Sequence[Absent] = ()) -> tuple[bo
 
 
 def finalizing_advice(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
-    """Return (advice, cases) tuples on how to make PROVISIONAL verdicts of passed tests final."""
+    """Return (advice, case ids) pairs: how to make PROVISIONAL verdicts of passed tests final."""
     cases_of: dict[str, dict[str, None]] = {}
     for result in results:
         missing = None if result.failed else final_word(result.verdict)
@@ -104,7 +104,7 @@ def lines_of(verdict: Verdict) -> list[str]:
 
 
 def without_file(verdict: Verdict, note: str) -> str:
-    """Return a note in which the baselines folder's path replaces the baseline file's path."""
+    """Return a note with the baseline file's path replaced by that of the baselines folder."""
     file = verdict.baseline.file
     folder = file.partition(f"/{verdict.case.accelerator}/")[0] if file else ""
     return note.replace(file, folder) if file else note

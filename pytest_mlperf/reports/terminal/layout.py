@@ -103,8 +103,8 @@ def table(
 ) -> list[str]:
     """Format a header line and a line per row; omit empty columns.
 
-    `left` and `spare` are those of `TextTable`. With `colour`, a "verdict" is coloured by the row's
-    "outcome", else by its own text; it is red in a row with "failed".
+    `left`: left-aligned columns; `spare`: columns to omit if the table is wider than `width`.
+    `colour` colours "verdict" by the row's "outcome", else its own text; red if it has "failed".
     """
     rows = [{name: visible(text) for name, text in row.items()} for row in rows]
     kept, room = _filled(columns, rows), width - len(indent)

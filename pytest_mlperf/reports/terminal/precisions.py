@@ -397,7 +397,7 @@ def _speed_cells(entry: PrecisionEntry, block: Block) -> Row:
 
 
 def remarks(blocks: Sequence[Block]) -> list[str]:
-    """Return notes for the precision table: each entry's with its case id, then on the columns."""
+    """Return the notes below the precision table: on entries, with case ids, and on columns."""
     notes = [
         f"{entry.case.id}: {note}"
         for block in blocks

@@ -86,7 +86,7 @@ def notices(
     *,
     action: str = "deselected",
 ) -> list[str]:
-    """Return lines on uncollected suites, and on the numbers of tests by absent accelerator."""
+    """Return lines on uncollected suites, and on tests `action` as their accelerator is absent."""
     lines = []
     if uncollected:
         folders = set()

@@ -244,7 +244,7 @@ def _listed(results: Results) -> tuple[dict[str, list[CaseResult]], Counter[str]
 
 
 def _facts(tests: Sequence[CaseResult]) -> Iterator[str]:
-    """Yield the facts about a case; those about runs are from the test with the most runs."""
+    """Yield lines on a case's setup, accuracy gate and runs (of the test with the most runs)."""
     fullest = max(
         tests, key=lambda test: (len(test.verdict.runs), test.verdict.kind != Kind.ACCURACY)
     )

@@ -30,7 +30,7 @@ class StartEvents:
         os.dup2(2, 1)
 
     def tell(self, **event: Any) -> None:
-        """Send one event."""
+        """Send one event to the parent process, as a JSON line."""
         os.write(self.descriptor, (json.dumps(event) + "\n").encode())
 
     def fail(self, message: str) -> None:
@@ -96,7 +96,7 @@ def _about(version: str) -> dict[str, Any]:
 
 
 def _answer(events: StartEvents, spec: dict[str, Any]) -> None:
-    """Send `doctor` the libraries that cannot be imported, and the error of `require()`."""
+    """Send `doctor` why libraries cannot be imported or, if all can, the engine's own error."""
     errors = importlib.import_module("pytest_mlperf.core.errors")
     question, lacking, error = spec["question"], {}, ["", ""]
     for library in question["libraries"]:

@@ -79,7 +79,8 @@ class EventProcess(ChildProcess):
     ) -> None:
         """Start the child; it sends events to stdout (`on_stdout`) or the descriptor of `--events`.
 
-        `kinds` has the fields by event name; errors name `layer` and call the child `whose`.
+        `kinds`: fields by event name. `follows`: allowed successors by event name; None allows any
+        order. Errors blame `layer` and call the child `whose`. None in `environment` unsets.
         """
         left_out = THIS_PYTHON if other_python else ()
         inherited = {key: value for key, value in os.environ.items() if key not in left_out}

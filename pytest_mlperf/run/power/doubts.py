@@ -212,7 +212,7 @@ def _others(gpu: GpuLog, warm_s: float) -> Iterator[Reason | Sign]:
 
 
 def _power_limit_reasons(gpu: GpuLog, end_s: float, expected_w: float | None) -> Iterator[Reason]:
-    """Yield a reason if the GPU's power limit is not the one that selected the baseline."""
+    """Yield a reason if the GPU's power limit is not `expected_w`, or changed before `end_s`."""
     read = [expected_w, gpu.limit_w, *(r.value for r in _until(gpu, "limit_w", end_s))]
     watts = [limit_w for limit_w in read if limit_w is not None]
     farthest = max(watts, key=lambda w: abs(w - watts[0]), default=0.0)

@@ -29,7 +29,7 @@ class ClientProcesses(ReplicatedEngine):
         self._back_s = array("d")
 
     def client_lateness(self) -> Mapping[str, float]:
-        """Return clients' largest delay per statistic [s]; add the time of answers in the pipe."""
+        """Return the largest client delay per statistic [s]; "loop_*" include the pipe's delay."""
         lateness = self._group.ask_all(wire.LATENESS, "reporting how late it was")
         back_s, self._back_s = sorted(self._back_s) or [0.0], array("d")
         way = {f"loop_{label}": percentile(back_s, share) for label, share in QUANTILES.items()}

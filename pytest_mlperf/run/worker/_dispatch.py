@@ -102,7 +102,7 @@ class Dispatcher:
         self._flags = (sink.wants_output, times, first, may_fail, getattr(sink, "run", ""))
 
     def submit(self, ids: Sequence[int], indices: Sequence[int]) -> None:
-        """Send one sample to a replica, at high rates with others; split several among replicas."""
+        """Send one sample to a replica, batched at high rates; divide several among replicas."""
         if len(ids) > 1 and not self._whole:
             self._hand_out(ids, indices)
             return
@@ -166,7 +166,7 @@ class Dispatcher:
         replica.tally.count_submitted(replica.given_s, samples, work)
 
     def _submit_gathered(self, queries: list[tuple[int, int]]) -> None:
-        """Send queries to one replica if all answer within SHORT_ANSWER_SECONDS, else spread."""
+        """Send queries to one replica if all replicas answer fast, else each to the idlest."""
         parts: dict[int, list[tuple[int, int]]] = {}
         with self._lock:
             whole = len(queries) > 1 and all(

@@ -121,7 +121,7 @@ def numbered(number: int, count: int) -> list[int]:
 
 
 class Lists:
-    """Store long lists of ids in both processes, so that messages name positions instead of ids."""
+    """Store long lists of sample ids at both ends of a pipe, to send positions instead of ids."""
 
     def __init__(self) -> None:
         self._lists: dict[int, Sequence[int]] = {}

@@ -40,7 +40,7 @@ MAX_SNAPSHOTS = 4096
 
 
 class ReplicaTotals(NamedTuple):
-    """Hold a replica's totals until `time_s`: samples done, busy time, samples' waiting time."""
+    """Hold a replica's totals until `time_s`: samples done, busy and waiting time [s], and work."""
 
     time_s: float
     done: float
@@ -105,7 +105,7 @@ class Tally:
 
     @property
     def latency_s(self) -> float:
-        """Mean latency by Little's law: total waiting time over the number of samples."""
+        """Mean latency [s]: waiting time of all samples / number of completed ones; 0 if none."""
         return self._waited_s / self.samples if self.samples else 0.0
 
     def parts(self, edges_s: Sequence[float]) -> list[ReplicaTotals]:
@@ -126,7 +126,7 @@ class Tally:
 
     @property
     def ends_s(self) -> tuple[float, float]:
-        """Times of the first and the last snapshot; (0, 0) without snapshots."""
+        """Times of the first and last snapshot of the replica's totals [s]; (0, 0) if none."""
         return (self._kept[0].time_s, self._kept[-1].time_s) if self._kept else (0.0, 0.0)
 
 
@@ -151,7 +151,7 @@ def relative_speeds(tallies: Sequence[Tally], *, lists: bool) -> list[list[float
 
 
 def _speed(part: ReplicaTotals, *, lists: bool) -> float:
-    """Return a replica's speed: work / busy time for `lists`, else 1 / mean latency; 0 if idle."""
+    """Return work / busy time (`lists`: queries of many samples), else 1 / latency; 0 if idle."""
     over_s = part.busy_s if lists else part.waited_s
     return (part.work if lists else part.done) / over_s if part.done >= 1 and over_s > 0 else 0.0
 

@@ -20,10 +20,10 @@ from pytest_mlperf.run.worker._sink import Fail, GuardedSink
 
 
 class ReplicatedEngine(Engine):
-    """Distribute samples by least outstanding work, and report completions to LoadGen.
+    """Send samples to the replica with the least outstanding work; report completions to LoadGen.
 
     Attributes:
-        called: Fingerprint key of the number of processes.
+        called: Key under which the fingerprint has the number of processes.
         files: Files that the replicas imported, see `imported_files`.
     """
 

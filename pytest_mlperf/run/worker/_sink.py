@@ -81,7 +81,7 @@ class Outstanding:
                 return bad
 
     def claim_late(self, sample: int) -> bool:
-        """Remove an id from `ids` or the stored list; return whether it was outstanding."""
+        """Remove a sample id wherever it is stored; return whether it was outstanding."""
         with self._lock:
             self._spread()
         try:
@@ -339,7 +339,7 @@ class GuardedSink:
 
     @property
     def over_time(self) -> list[list[float]]:
-        """Latencies over the run: [middle, p50, p99, unfinished] per part; [] if not recorded."""
+        """Rows [middle, p50, p99 latency (s), unfinished] per part of a run; [] if not recorded."""
         return []
 
     @property
@@ -348,7 +348,7 @@ class GuardedSink:
         return {}
 
     def repeated(self) -> str | None:
-        """Return a message if an engine seems to lose repeated samples, as it answers by index."""
+        """Return a message if samples issued twice seem to be answered once only, else None."""
         waiting = self._outstanding.ids.copy()
         recent = [pair for each in self.recent.copy() for pair in zip(*each, strict=True)]
         answered = {index for i, index in recent if i not in waiting}
@@ -402,7 +402,7 @@ class GuardedSink:
         """Ignore artefacts, as this run keeps no outputs."""
 
     def seal(self) -> None:
-        """Finish the output files; do nothing by default."""
+        """Finish the output files at the end of a run; do nothing by default."""
 
     def done(
         self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None

@@ -144,7 +144,7 @@ class TokenTimes:
         return min(stamps.after, tokens - 1)
 
     def end(self, sample: int, tokens: int, issued_s: float) -> str | None:
-        """Finish a sample with `tokens` tokens by the engine's count; return a fault, or None."""
+        """Finish a sample of `tokens` tokens; return an error text if its reports disagree."""
         self.tokens += tokens
         self._samples += 1
         after = self.after_first(sample, tokens)

@@ -68,7 +68,7 @@ class SlotSink(GuardedSink):
     def __init__(
         self, fail: Fail, *, tokens: bool, records: bool = False, may_fail: float = 0.0
     ) -> None:
-        """Create a sink; requests must report tokens if `tokens`, and are stored if `records`."""
+        """Create a sink; `tokens`: requests must report tokens; `records`: store each one."""
         super().__init__(fail)
         self.may_fail = may_fail
         self.times_tokens = self.needs_first_tokens = tokens
@@ -86,7 +86,7 @@ class SlotSink(GuardedSink):
 
     @property
     def under_way(self) -> int:
-        """Requests in flight."""
+        """Number of requests in flight."""
         return len(self._under_way)
 
     def expect_request(self, sample: int, request: NextRequest, slot: int) -> None:
@@ -287,7 +287,7 @@ class Loop:
     def _measure_point(
         self, point: float, single_latency_s: float, on_edge: Callable[[], None]
     ) -> PointWindow:
-        """Measure one point: warm up, open a window (`on_edge` at both ends), await all answers."""
+        """Warm up, then measure `point` in a window; call `on_edge` at its begin and its end."""
         raise NotImplementedError
 
     def _with_recounts(self, window: PointWindow) -> PointWindow:
@@ -387,7 +387,7 @@ class ClosedLoop(Loop):
 
 @dataclass
 class HarnessProgress:
-    """Count the progress reports of an engine's own harness; it has the attributes of a sink."""
+    """Count the progress reports of an engine's own harness, in place of a `Sink`'s completions."""
 
     completed: int = 0
     outstanding: int = 0
@@ -408,7 +408,7 @@ def run_engine_harness(
     pulse: HarnessProgress,
     at_edges: Callable[[], None],
 ) -> dict[str, Any]:
-    """Measure all points by the engine's harness; return "order" and "recorded" (clock offsets)."""
+    """Measure all points by the engine's harness; return their order and wall clock offsets [s]."""
     offsets_s, points = dict[str, float](), shuffled_points(settings, folder.parent.name)
     at_edges()
     for point in points:
@@ -441,10 +441,10 @@ def with_reach(
     *,
     lasts_ms: int = LASTS_MS,
 ) -> list[dict[str, Any]]:
-    """Return the points; those with a busy client get `client_reach`, its maximum requests/s.
+    """Return the points; add `client_reach`, the client's maximum requests/s, if it was busy.
 
-    The rate is None if the engine has no null server. The engine must be idle, and has the samples
-    `loaded`. Each measurement takes `lasts_ms`.
+    The client is busy if it used `MAX_IDLE_CORES` or more. The rate is None if the engine has no
+    null server. The engine must be idle, with samples `loaded`. A measurement takes `lasts_ms`.
     """
     brief = dataclasses.replace(settings, min_duration_ms=lasts_ms, ramp_ms=0, arrivals="")
 

@@ -78,7 +78,7 @@ def conversations(dataset: Dataset, indices: Sequence[int]) -> Conversations:
 
 
 class Slots:
-    """Choose each slot's next request in a closed loop; keep slots waiting during pauses."""
+    """Choose the next request of each slot (one request in flight); make slots wait in pauses."""
 
     def __init__(self, pool: Conversations, draw: random.Random, first: int) -> None:
         """Draw conversations of `pool` with replacement, and number them from `first`."""
@@ -117,7 +117,7 @@ class Slots:
 
     @property
     def waiting(self) -> int:
-        """Number of slots that are in a pause."""
+        """Number of slots whose next request waits for the end of a pause."""
         return len(self._due)
 
     @property

@@ -80,8 +80,8 @@ def trace_arrivals(dataset: Dataset, settings: LoadGenSettings) -> Sequence[floa
 class OpenLoop(Loop):
     """Issue requests at scheduled times, which are seeded and equal in every run.
 
-    Latency counts from the scheduled time, even if a request is issued late. Arrivals continue
-    after the window until its requests are completed, at most for its length.
+    Latency counts from the scheduled time, even if a request is issued late. After the window,
+    arrivals continue until its requests are completed, at most for the length of the window.
     """
 
     def _measure_point(self, point: float, alone_s: float, edge: Callable[[], None]) -> PointWindow:

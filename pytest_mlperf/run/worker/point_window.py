@@ -254,7 +254,7 @@ class WindowMeter:
         *,
         timed: bool,
     ) -> PointWindow:
-        """End the window and return its results; with `timed`, also the metrics of `times`.
+        """End the window and return its results; with `timed`, also token metrics.
 
         `in_flight_begins_s`: begins of unfinished requests; `pauses_s`: (begin, end) of pauses.
         """
@@ -336,7 +336,7 @@ class WindowMeter:
 
 
 def first_lengths(answers: Mapping[int, tuple[int, int]]) -> str:
-    """Format token counts of the first samples as "INDEX:TOKENS …"; `answers`: (index, tokens)."""
+    """Format the first pairs (index, tokens) of `answers`, by sample id, as "INDEX:TOKENS …"."""
     return " ".join(f"{n}:{tokens}" for _, (n, tokens) in sorted(answers.items())[:KEPT_ANSWERS])
 
 

@@ -99,7 +99,7 @@ class Replica:
 
     Attributes:
         open: Number of samples in flight; threads change it without a lock.
-        lists: Long lists that the worker sent.
+        lists: Long lists of sample ids that the worker sent; messages give positions in them.
         sessions: Conversation by sample, until the engine calls `Sink.session`.
     """
 

@@ -56,7 +56,7 @@ def as_dataset(built: object) -> Dataset:
 
 
 def sizes(dataset: Dataset, performance_samples: int) -> dict[str, float]:
-    """Return mean sizes by name over LoadGen's `performance_samples`; {} if there are none."""
+    """Return the data set's mean sample sizes ("input_tokens"), by name; {} if it states none."""
     ask = getattr(dataset, "sizes", None)
     if not callable(ask):
         return {}

@@ -41,7 +41,7 @@ def latents_rule(option: object) -> Rule:
 def find_latents(
     option: str | bool | None, folder: Path, names: Sequence[str], advice: str
 ) -> tuple[Path | None, tuple[bool, str]]:
-    """Return the file of latents (None if the engine draws them), and (it exists, error message).
+    """Return the file of latents (None: the engine draws them), and (file exists, error if not).
 
     Raises EnvironmentFault for a file of torch.save if torch is not installed.
     """

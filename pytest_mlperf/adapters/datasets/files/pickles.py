@@ -66,7 +66,7 @@ def parse(file: BufferedIOBase, names: Container[tuple[str, str]], *, max_bytes:
 
 
 def parse_outline(file: BufferedIOBase, names: Container[tuple[str, str]]) -> Any:
-    """Parse a pickle as `parse` does, but return each byte string's position (Place) instead."""
+    """Parse a pickle as `parse` does, but replace each byte string by its position, a Place."""
     return _load(_Outliner(_SparseWindow(file, OUTLINE_LIMIT), names))
 
 

@@ -133,7 +133,7 @@ _IDEOGRAPH = re.compile(
 
 
 class _Replacing(dict[int, str | None]):
-    """Map characters for `str.translate` by a function that is called once per character."""
+    """Map code points for `str.translate` by a function that is called once per character."""
 
     def __init__(self, replace: Callable[[str, str], str | None]) -> None:
         self._replace = replace

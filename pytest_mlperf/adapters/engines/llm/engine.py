@@ -235,7 +235,7 @@ class GenerateTask:
         return self.generation.of(self.prompts.lengths.get(index))
 
     def check(self, index: int, row: Sequence[int], finish_reason: Any, cut: str = "") -> None:
-        """Raise RunError if ids `row` ended early or without end token; `cut` is a hint for it."""
+        """Raise RunError if tokens `row` end too early (advice: `cut`) or without an end token."""
         ends, limit = self.generation.ends, self.generation_of(index).max_new_tokens
         if finish_reason == "stop" and (not row or row[-1] not in ends):
             fault = (

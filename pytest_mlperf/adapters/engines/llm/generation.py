@@ -397,7 +397,7 @@ class EndWatch:
         self._watched = MAX_ENDLESS_SAMPLES
 
     def expect(self, samples: int) -> None:
-        """Set the number of answers without end token that is an error: `samples`, at most 32."""
+        """Set how many answers without end token raise an error: `samples`, at most 32."""
         self._watched = min(MAX_ENDLESS_SAMPLES, samples)
 
     def note(self, ended: Iterable[bool]) -> None:
@@ -428,7 +428,7 @@ class Answers:
         check_ends: bool,
         output: Callable[[int, Tokens], bytes] | None = None,
     ) -> None:
-        """Set the encoder `output` (index, tokens); `check_ends` makes endless answers an error."""
+        """Set the encoder `output` (index, tokens), default int64; `check_ends` uses `EndWatch`."""
         self._generation = generation
         self._output = output or (lambda _, row: packed(row))
         self._counts, self._lock = Counter[str](), threading.Lock()
@@ -451,7 +451,7 @@ class Answers:
         return ["stop" if len(row) and row[-1] in ends else "length" for row in rows]
 
     def take_counts(self) -> Mapping[str, int]:
-        """Return the counts of answers since the last call, see `Engine.answer_counts`."""
+        """Return counts of answers by name since the last call, as `Engine.answer_counts` does."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         return counts

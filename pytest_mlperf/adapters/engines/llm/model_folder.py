@@ -142,7 +142,7 @@ def with_end_tokens(
 def weights_fact(
     folder: Path, *, dummy: bool = False, option: str = "weights"
 ) -> Mapping[str, str]:
-    """Return the fingerprint's entry on weights; `option` is the option for random weights."""
+    """Return the fingerprint's entry on weights: SHA-256, or "dummy"; errors name the `option`."""
     if dummy:
         return {"weights": "dummy"}
     return {"weights_sha256": sha256(weight_files(folder, option=option))[:16]}
@@ -362,7 +362,7 @@ def check_agrees(
     words: Collection[str],
     otherwise: str,
 ) -> None:
-    """Raise SuiteError if the weights in a folder do not have a precision.
+    """Raise SuiteError if the weights in a folder are not of the suite's `precision`.
 
     `words` are the engine's names of quantised precisions. If the checkpoint names none, any
     is accepted. `otherwise` is the advice in the error for unquantised weights.

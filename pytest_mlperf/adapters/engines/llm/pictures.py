@@ -107,7 +107,7 @@ class PictureChats:
 
 
 def picture_processor(engine: str, folder: Path) -> Any:
-    """Load a model's image processor, which computes picture patches, without torchvision."""
+    """Load a model's image processor, which computes picture patches; torchvision is not used."""
     require_module(f"engine {engine}", "jinja2", "pictures", "the model's chat template")
     try:
         import PIL.Image  # noqa: F401

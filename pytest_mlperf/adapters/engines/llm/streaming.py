@@ -62,7 +62,7 @@ class Lateness:
         is_busy: Callable[[], bool],
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Use `clock` [s], because the event loop's own time may not advance within one pass."""
+        """Measure `loop` while `is_busy` is true (requests in flight), by `clock` [s]."""
         self.now = clock
         self._loop = loop
         self._is_busy = is_busy
@@ -190,7 +190,11 @@ class StreamedRequest:
         ended.done.append((self.sample, output, tokens))
 
     def streamed(self, after_first: int | None, hidden: int | None) -> None:
-        """Report, before `done`, tokens after the first message, and hidden ones; None: unknown."""
+        """Report an answer's numbers of tokens; call this before `done`.
+
+        `after_first`: tokens after the first message. `hidden`: tokens that the user does not see.
+        None if unknown.
+        """
         if self.sink.times_tokens:
             self._ends.collector_for(self.sink).streamed.append((self.sample, after_first, hidden))
 

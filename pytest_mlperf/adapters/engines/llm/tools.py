@@ -219,7 +219,7 @@ def _template(folder: Path, tokenizer: Any) -> str:
 
 
 def without_thought(text: str, *, is_thinking: bool) -> str:
-    """Return the part of an answer after its reasoning; "" if the reasoning did not end."""
+    """Return an answer after its reasoning, "" if unended; `is_thinking`: the prompt began it."""
     _, end, answer = text.partition(THOUGHT_END)
     if end:
         return answer.lstrip("\n")

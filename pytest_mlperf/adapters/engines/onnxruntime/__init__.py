@@ -145,7 +145,7 @@ QUANTISED_OPERATORS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelPrecision:
-    """Hold counts of quantised operators, by precision and operator type, and the float type."""
+    """Hold counts of quantised operators by precision and type, and the weights' float type."""
 
     quantised: Mapping[str, Counter[str]]
     weights: str | None

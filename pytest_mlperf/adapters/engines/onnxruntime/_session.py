@@ -75,7 +75,7 @@ class Providers:
 
     @property
     def device(self) -> tuple[str, str] | None:
-        """(Option, value) that selects the first provider's device; None for another provider."""
+        """(Option, value) that selects the device; None unless it is a CPU or NVIDIA GPU."""
         first = self.names[0]
         if first == CPU_PROVIDER:
             return "providers", "cpu"

@@ -64,8 +64,8 @@ class TensorRtOptions(TaskOptions):
         timing_cache: Whether to store the builder's kernel timings in that folder too.
         optimization_level: Level of TensorRT's builder, 0 to 5; None is TensorRT's default.
         workspace_mib: Maximum memory for an engine's workspace, without its weights [MiB].
-        min_shapes: Smallest shape of each input whose shape varies, batch dimension first, e.g. {
-            image = [1, 3, 224, 224] }.
+        min_shapes: Smallest shape of each input whose shape varies, batch dimension first, such as
+            { image = [1, 3, 224, 224] }.
         opt_shapes: Shapes for which TensorRT optimises.
         max_shapes: Largest shapes of these inputs.
         calibration_table: Only for "int8": file with the ranges of the model's tensors.
@@ -259,7 +259,7 @@ class TensorRtPlan(TensorRtOptions):
 
 
 def _example(tensor: Tensor, batch_size: int) -> str:
-    """Return example options for an input with a variable batch; "…" for other unknown lengths."""
+    """Return example options: min, opt and max shapes of an input; "…" for unknown lengths."""
 
     def shape(batch: int) -> str:
         lengths = (

@@ -420,7 +420,7 @@ class OpenAiEngine(StackedEngine):
         )
 
     def accepted_drafts(self) -> int | None:
-        """Return the draft tokens accepted since the last call, from answers or server metrics."""
+        """Return how many draft tokens were accepted since the last call; None if not reported."""
         if accepted := self._traffic.accepted:
             self._traffic.accepted = 0
             return accepted
@@ -530,7 +530,7 @@ class OpenAiEngine(StackedEngine):
             raise
 
     def _describe_server(self) -> None:
-        """Add facts on the server, without addresses and paths, which baselines must not have."""
+        """Add facts on the server to the fingerprint, but no addresses and paths."""
         capabilities = self._capabilities
         counted_by = "usage" if capabilities.usage else "token ids"
         asked_fewest = "min_tokens" in capabilities.fields or not self._generation.min_new_tokens

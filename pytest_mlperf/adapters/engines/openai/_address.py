@@ -118,7 +118,7 @@ class Secrets:
         )
 
     def mask(self, text: str) -> str:
-        """Mask secret values in a text, and at its end also the beginning of a secret value."""
+        """Mask secret values in a text, and the part of a secret value with which the text ends."""
         text = re.sub(self._pattern, MASK, text) if self._forms else text
         body = text.rstrip("'\"…")
         for form in self._forms:

@@ -275,7 +275,7 @@ async def check_echo(client: Client, prompt: Prompt, fields: Mapping[str, Any]) 
 async def _form(
     client: Client, forms: Forms, fixed_fields: Mapping[str, Any], max_tokens: int
 ) -> tuple[str, Prompt, str]:
-    """Return (form, prompt, field for the length) of the first form that the server accepts."""
+    """Return (form, prompt, name of the field for the answer length) of the first accepted form."""
     failure: Failed | None = None
     for form, make in forms.items():
         prompt = make()

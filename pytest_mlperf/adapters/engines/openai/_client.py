@@ -150,7 +150,7 @@ class Client:
 
 
 class _Response(Exchange):
-    """Receive a response other than an event stream; raise `fault` if it exceeds a limit."""
+    """Receive a response that is no event stream; raise `fault` if it is longer than `limit`."""
 
     def __init__(self, limit: int, fault: Failed | None = None) -> None:
         self._limit, self._fault = limit, fault
@@ -314,7 +314,7 @@ class Body:
         return b"".join((self.head, salt, *self.rest))
 
     def tokens_of(self, key: str) -> int | None:
-        """Return the prompt's tokens with the random words for `key`; None if uncounted."""
+        """Return the prompt's token count, with the random words for `key`; None if unknown."""
         if not key or self.salt is None or self.prompt_tokens is None:
             return self.prompt_tokens
         return self.prompt_tokens + self.salt.tokens(key)

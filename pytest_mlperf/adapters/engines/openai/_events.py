@@ -66,11 +66,7 @@ def refused(status: int, reason: str) -> Failed:
 
 
 class EventStream:
-    """Split a byte stream into complete events; lines may end with LF, CRLF or CR.
-
-    Attributes:
-        rest: Bytes of an event that is not yet complete.
-    """
+    """Split bytes into complete events; lines end with LF, CRLF or CR; `rest`: unfinished event."""
 
     __slots__ = ("_after_cr", "_begun", "rest")
 
@@ -97,7 +93,7 @@ class EventStream:
         return data if end > 1 else b""
 
     def close(self) -> bytes:
-        """Return the last event if only the empty line after it is missing, else b""."""
+        """Return the last event if the stream lacks only the empty line after it, else b""."""
         rest, self.rest = self.rest.removeprefix(BOM).strip(b"\n"), b""
         last = payload(rest) if rest.startswith(b"data:") else b""
         # An incomplete event is not malformed: the stream ended early.

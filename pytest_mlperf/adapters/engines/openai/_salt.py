@@ -115,5 +115,5 @@ def _drawn(key: str, words: Sequence[T]) -> list[T]:
 
 
 def salt_of(key: str) -> bytes:
-    """Return random words for a key, encoded as part of a JSON string."""
+    """Return the random words that `key` draws to make a prompt unique, escaped for JSON."""
     return f"[{' '.join(_drawn(key, SALT.split()))}]\\n\\n".encode()

@@ -126,7 +126,7 @@ class SinkRequests:
         self._ending: asyncio.Task[None] | None = None
 
     def salt(self, index: int) -> str:
-        """Return the key for a sample's random words; "" if its answer is read by a scorer."""
+        """Return the key of the random words in a prompt; "" if a scorer will read the answer."""
         run = "" if self.sink.wants_output else getattr(self.sink, "run", "")
         self._times[index] += 1
         replica = os.environ.get(REPLICA_NUMBER, "")
@@ -274,7 +274,7 @@ class Checks:
     def checked_tokens(
         self, answer: StreamedAnswer, body: Body, index: int, sink: Sink, sent: int | None
     ) -> int:
-        """Return an answer's token count; raise Failed if it is wrong; `sent`: prompt tokens."""
+        """Check an answer; return its token count or raise Failed; `sent`: tokens in the prompt."""
         if counted := answer.tokens is None and self.counter is not None:
             answer.completion_tokens = self.counter.count(answer.pieces)
         tokens = answer.tokens
@@ -459,7 +459,7 @@ class Traffic:
         request.done(output_bytes, None if evaluates else tokens, reason, prompt)
 
     def _note(self, answer: StreamedAnswer, sent_tokens: int | None) -> None:
-        """Count an answer under the names of `Engine.answer_counts`, such as "empty"."""
+        """Count an answer in `Engine.answer_counts`; `sent_tokens`: its prompt's, None: unknown."""
         seen = self.seen
         seen["answers"] += 1
         seen["refused"] += "refusal" in answer.fields

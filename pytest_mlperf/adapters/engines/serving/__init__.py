@@ -40,7 +40,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def whole_number(value: object) -> int:
-    """Return a count; raise ValueError unless it is a whole number from 0 to below 2^53."""
+    """Return `value` if it is a whole number from 0 to below 2^53; else raise ValueError."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_COUNT:
         raise ValueError("not a whole number from 0 to 2^53")
     return value
@@ -352,7 +352,7 @@ class Server:
                 self.log.unlink()
 
     def check(self, within_s: float = 0.0) -> None:
-        """Raise RunError with the log's last lines if the server ended or ends in `within_s`."""
+        """Raise RunError with the log's end if the server ended, or ends within `within_s` [s]."""
         process = self._process
         if process is None:
             raise engine_error("the server was stopped")

@@ -22,7 +22,7 @@ class Classify(graphs.Task):
     class_offset: int = 0
 
     def bind(self, graph: graphs.Graph, batch_size: int) -> None:
-        """Store a model with scores (batch, classes) or classes (batch,); RunError if unfit."""
+        """Store a model with scores (batch, classes) or classes (batch,) as output, or raise."""
         super().bind(graph, batch_size)
         self._output = pick_output(graph.outputs)
 

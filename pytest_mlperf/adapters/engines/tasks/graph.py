@@ -92,7 +92,7 @@ def check_inputs(graph: Graph, precision: str | None) -> None:
 
 
 def check_batch(graph: Graph, batch_size: int, *, takes_rows: bool) -> None:
-    """Raise for a fixed batch dimension, except 1 (any if `takes_rows`) with batch_size = 1."""
+    """Refuse (RunError) a fixed batch dimension; batch_size 1 allows 1, or any if `takes_rows`."""
     for tensor in graph.inputs:
         batch = tensor.shape[0]
         fills = batch == 1 or takes_rows

@@ -98,7 +98,7 @@ class StaticBatches:
         self._text.answers.deliver(batch.ids, batch.indices, rows, batch.sink)
 
     def _pad(self, indices: Sequence[int], side: str) -> tuple[Any, Any]:
-        """Return prompts, padded on a side, and their mask, both (rows, tokens)."""
+        """Return prompts padded on side "left" or "right", and their mask, both (rows, tokens)."""
         rows = [torch.tensor(self._text.prompts[index]) for index in indices]
         tokens = torch.nn.utils.rnn.pad_sequence(
             rows, batch_first=True, padding_value=self._text.generation.padding, padding_side=side
@@ -290,7 +290,7 @@ class BatchedRequest:
 
 @dataclass(slots=True)
 class _Arrivals:
-    """Collect results for one sink: an id per first and further token, finished requests, error."""
+    """Collect for a sink: ids of first and of further tokens, finished requests, an error."""
 
     sink: Sink
     first: list[int] = field(default_factory=list)

@@ -137,7 +137,7 @@ WEIGHTS_SEED = 20_240_828
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedModel:
-    """Hold a loaded model, its end tokens and limits, and its facts for the fingerprint."""
+    """Hold a model, its end token ids, vocabulary size, context length, and fingerprint facts."""
 
     model: Any
     eos: tuple[int, ...]
@@ -218,7 +218,7 @@ def _method(folder: Path, config: Any, *, dummy: bool) -> str | None:
 def load(
     auto: Any, folder: Path, config: Any, *, dtype: Any, attention: str, device: Any, **more: Any
 ) -> Any:
-    """Load a checkpoint with transformers class `auto`; raise if a weight is missing or unfit."""
+    """Load a checkpoint with class `auto`; raise if a weight is missing or has another shape."""
     with _attention_available(attention):
         model, info = auto.from_pretrained(
             folder,

@@ -103,7 +103,7 @@ Step = tuple[Any, Callable[[Any], bool]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantisingPlan:
-    """Describe how a precision is quantised: text (`how`), supported layers (`needs`), steps."""
+    """Describe a quantisation: `how`, layers it `needs` (as text), steps (config, layer filter)."""
 
     how: str
     needs: str

@@ -30,10 +30,7 @@ LOCAL = re.compile(r"localhost|127\.\d+\.\d+\.\d+|\[::1\]", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServiceAddress:
-    """Hold the address of a server.
-
-    Attribute `path` is the URL's part before /v2; an IPv6 `host` has square brackets.
-    """
+    """Hold a server's address; `path`: part of the URL before /v2; an IPv6 `host` has brackets."""
 
     protocol: str
     host: str
@@ -91,10 +88,7 @@ MAX_MESSAGE_CHARACTERS = 300
 
 
 class RequestError(Exception):
-    """Report a failed request or an unreadable response.
-
-    `lost` is true if the connection was lost.
-    """
+    """Report a failed request or unreadable response; `lost`: whether the connection was lost."""
 
     def __init__(self, text: str, *, lost: bool = False) -> None:
         line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
@@ -204,7 +198,7 @@ class GrpcClient:
         self._client.close()
 
     def _answer_or_none(self, call: Callable[..., Any], method: Callable[..., Any]) -> Any:
-        """Return an answer about the model; None if the server refuses it."""
+        """Return the result of `call(method)` about the model; None if the server refuses it."""
         try:
             return call(method, **self._named)
         except RequestError as error:

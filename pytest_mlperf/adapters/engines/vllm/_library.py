@@ -40,10 +40,7 @@ MAX_QUOTED_CHARACTERS = 400
 
 
 class Log:
-    """Read what this process has written to stderr since this object was created.
-
-    It works only if stderr is a file.
-    """
+    """Read what this process wrote to stderr, if that is a file, since the object was created."""
 
     def __init__(self) -> None:
         self._begin: int | None = None
@@ -386,7 +383,7 @@ class AsyncBackend:
             raise _failed(f"sample {request.index} of the data set", error, self._log) from error
 
     async def _ask(self, request: StreamedRequest) -> tuple[Any, list[int], tuple[float, float]]:
-        """Generate an answer; return the last output, token ids, (first, last) token time [s]."""
+        """Generate an answer; return output, token ids, (first, last) token time [s] or zeros."""
         prompt = await self._prompts.rendered(self._llm, request.index)
         piecewise = self._is_piecewise(request.sink)
         params = (self._piecewise if piecewise else self._whole).of(request.index)
@@ -482,10 +479,7 @@ class Prompts:
         return _prompt(tokens, {"image": pictures} if pictures else {})
 
     async def rendered(self, llm: Any, index: int) -> Any:
-        """Return a prompt for AsyncLLM.generate.
-
-        Images and audio are prepared in a thread, so that the event loop is not blocked.
-        """
+        """Return a prompt for AsyncLLM.generate; prepare images and audio in another thread."""
         if not self.has_media:
             return self._as_rendered(self._prompts[index])
         prompt = await asyncio.to_thread(self.generate_input, index)

@@ -53,10 +53,7 @@ class TestTimeoutException(Exception):
 
 
 class Input:
-    """Replace a program's stdin by a text.
-
-    Unlike StringIO, `read` and `readlines` always return everything, and it cannot be iterated.
-    """
+    """Replace a program's stdin by a text; `read` and `readlines` return all of it each time."""
 
     def __init__(self, text: str) -> None:
         self.text = text

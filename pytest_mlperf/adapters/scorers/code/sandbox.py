@@ -212,10 +212,7 @@ def _step(step: SandboxStep, disk_bytes: int) -> dict[str, Any]:
 
 
 def launch(config: Mapping[str, Any]) -> StepResult:
-    """Start sandbox_child.py, wait for it, and return the result of its last command.
-
-    Only `run_isolated` and `why_not` may call this.
-    """
+    """Run sandbox_child.py for `run_isolated` or `why_not`; return its last command's result."""
     limit_s = SETUP_GRACE_SECONDS + sum(step["wall_s"] for step in config["steps"])
     status, status_end = os.pipe()
     with tempfile.TemporaryFile() as stream, os.fdopen(status, "rb") as report:

@@ -93,7 +93,7 @@ def report_errors(status_fd: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def step(task: str) -> Iterator[None]:
-    """Add `task` to the message of an OSError, as "cannot <task>: …"."""
+    """Turn an OSError in the `with` block into a TroubleError, "cannot <task>: …"."""
     try:
         yield
     except OSError as error:

@@ -38,7 +38,7 @@ def connect(port: int) -> None:
 
 
 def make(path: str) -> None:
-    """Write a file."""
+    """Write a short text to a new file."""
     with open(path, "w") as file:  # noqa: PTH123
         file.write("here")
 

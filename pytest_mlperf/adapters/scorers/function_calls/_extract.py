@@ -65,10 +65,7 @@ def _call(name: Any, arguments: Any) -> dict[str, Any]:
 
 
 def _in_prose(text: str) -> Iterator[dict[str, Any]]:
-    """Yield calls within text, such as `book(city="Oslo")`, except nested ones.
-
-    This is a heuristic, as in MLPerf's script.
-    """
+    """Yield unnested calls in text, e.g. `book(city="Oslo")`, by MLPerf's heuristic."""
     end = 0
     for match in START.finditer(text[:MAX_ANSWER_CHARACTERS]):
         if match.start() < end or NO_CALLS.fullmatch(match[1]):

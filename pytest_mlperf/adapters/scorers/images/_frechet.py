@@ -101,10 +101,7 @@ def frechet(features: NDArray[np.float64], real: Statistics) -> tuple[float, NDA
 
 
 def _root(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a matrix R with R Rᵀ = `matrix`, by Cholesky decomposition if it is regular.
-
-    Cholesky decomposition is ten times faster than the eigendecomposition used otherwise.
-    """
+    """Return R with R Rᵀ = `matrix`: by Cholesky decomposition if regular, else by eigenvectors."""
     try:
         return np.asarray(np.linalg.cholesky(matrix), np.float64)
     except np.linalg.LinAlgError:

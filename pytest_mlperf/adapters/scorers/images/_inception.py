@@ -71,7 +71,7 @@ def downsampling_conv(name: str, channels: int, *, stride: int = 2) -> Conv:
 
 
 def chain(stem: str, *convolutions: tuple[int, ...]) -> Layers:
-    """Return layers STEM_1, STEM_2, …, one per tuple of further arguments of `conv`."""
+    """Return convolutions STEM_1, STEM_2, …; each tuple has arguments of `conv` after the name."""
     return tuple(
         conv(f"{stem}_{number}", *arguments) for number, arguments in enumerate(convolutions, 1)
     )

@@ -26,10 +26,7 @@ LANGUAGE = re.compile(r"(?:python|py)\s*\n", re.IGNORECASE)
 
 
 def final_section(text: str) -> str:
-    """Return the final section of gpt-oss's answer, or the whole text if there is none.
-
-    The rules are those of `extract_final_section` in the reference.
-    """
+    """Return the final section of gpt-oss's answer, or all of it, by the reference's rules."""
     text = text.strip()
     head = FINAL.search(text)
     return text[head.end() :].partition(RETURN)[0].strip() if head else text

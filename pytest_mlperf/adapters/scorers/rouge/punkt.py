@@ -91,7 +91,7 @@ D = TypeVar("D", bound=SentenceOptions)
 
 
 class SentenceScorer(TextScorer[D]):
-    """Provide a base class for ROUGE scorers with the option `punkt`, which splits sentences."""
+    """Provide a base of ROUGE scorers; option `punkt` is the model that splits sentences."""
 
     libraries: ClassVar[tuple[str, ...]] = ("rouge_score",)
 

@@ -163,7 +163,7 @@ def histories_here(
 
 
 def _fitting(names: Sequence[str], cases: Sequence[str]) -> list[str]:
-    """Return the cases that `names` select, each a case id or a unique part of one; skip others."""
+    """Return the case ids that `names` equal or are a unique part of; ignore other names."""
     fitting = []
     for name in names:
         with suppress(MlperfError):

@@ -184,7 +184,7 @@ class Values:
             self.add(metric, (raw or {}).get(key))
 
     def add(self, metric: str, value: Any, factor: float = 1.0) -> None:
-        """Set a metric to value x factor, in its unit; ignore None, and note one not above 0."""
+        """Set a metric to value x factor; ignore None, and record in `absent` one not above 0."""
         if (scaled := positive(value, factor)) is not None:
             self.metrics[metric] = scaled
         elif value is not None:
@@ -201,7 +201,7 @@ class Values:
     def latencies(
         self, raw: Mapping[str, Any], factor: float, pattern: re.Pattern[str] = LATENCY
     ) -> None:
-        """Add latencies x `factor`; `pattern` finds "base" (ttft) and "statistic" (p99) in keys."""
+        """Add the latencies in `raw`, times `factor`; `pattern` groups: "base", "statistic"."""
         for key, value in raw.items():
             if match := pattern.fullmatch(key):
                 base = _BASES.get(match["base"], match["base"])
@@ -228,7 +228,7 @@ class Values:
             self.facts[f"{side} tokens per request"] = Fact(per(total, count), tolerance=TOKENS)
 
     def share(self, name: str, part: float | None, whole: float | None = 1.0) -> None:
-        """Add a fact with the value part / whole; None if one is unknown or whole is 0."""
+        """Add fact `name`, the ratio part / whole; its value is None if unknown or whole is 0."""
         value = part / whole if part is not None and whole else None
         self.facts[name] = Fact(value, tolerance=SHARE_TOLERANCE, absolute=True)
 

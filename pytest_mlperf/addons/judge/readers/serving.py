@@ -103,7 +103,7 @@ def _vllm_point(raw: JsonObject) -> ToolPoint:
 
 
 def _served(values: Values, raw: JsonObject, *name_parts: str) -> ToolPoint:
-    """Return the point of a vLLM or SGLang file; `name_parts` follow the load in its name."""
+    """Return the point of a vLLM or SGLang file; its name is its load, then `name_parts`."""
     values.latencies(raw, 1e-3)
     errors = raw.get("errors")
     listed = sum(map(bool, errors)) if isinstance(errors, list) else None

@@ -59,7 +59,7 @@ def column_of(text: str) -> Column:
 
 
 def reader_of(columns: Sequence[Column], points: Sequence[str]) -> Reader:
-    """Create a reader of tables with these columns; the columns `points` name a benchmark."""
+    """Create a reader of tables with these value columns; columns `points` name the benchmark."""
 
     def read(document: ResultFile) -> Iterator[ToolRun]:
         rows = [JsonObject(row) for row in document.rows or document.objects]

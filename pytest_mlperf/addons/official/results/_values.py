@@ -77,7 +77,7 @@ class TableValue:
 
 
 def round_of(log: Detail) -> Round | None:
-    """Return the round whose official seeds a run used, or None."""
+    """Return the round whose official seeds a run used; None if no round has its seeds."""
     seed = log.values.get("effective_qsl_rng_seed", log.values.get("requested_qsl_rng_seed"))
     return next((rules for rules in every_round() if rules.seeds.qsl == seed), None)
 

@@ -48,7 +48,7 @@ class Entry:
 
     @property
     def constants(self) -> RoundScenario:
-        """MLPerf's constants for this scenario in the round."""
+        """MLPerf's requirements for this scenario in this round."""
         return self.rules.scenarios[self.scenario]
 
 
@@ -200,7 +200,7 @@ def _accuracy(where: str, result: CaseResult, sessions: Sequence[Session]) -> tu
 
 
 def _run_folder(file: Path, folder: str | None, parts: int) -> Path:
-    """Return the last `parts` names of `folder` next to `file` if they exist there, or `folder`."""
+    """Return the folder next to `file` named as the last `parts` of `folder`, else `folder`."""
     named = Path(folder or "")
     near = file.resolve().parent.joinpath(*named.parts[-parts:])
     return near if near.is_dir() else named

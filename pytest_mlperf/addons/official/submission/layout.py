@@ -56,7 +56,7 @@ class Leaf:
         return self.results if self.flat else self._below("measurements")
 
     def implementation(self, name: str) -> str:
-        """Return the path of the file that describes the model's preparation."""
+        """Return the path of the file on how implementation `name` prepares the model."""
         if self.flat:
             return f"{self.measurements}/measurements.json"
         return f"{self.measurements}/{self.system}_{name}_{self.scenario}.json"

@@ -182,7 +182,10 @@ def test_a_server_that_does_not_answer_says_why() -> None:
         ),
         (failure("401 Unauthorized", "no key"), f"no key; {hint}"),
         (failure("500 Internal Server Error", "boom"), "HTTP 500 (Internal Server Error): boom"),
-        (Reply(parts=[b"<h1>hi</h1>"], kind="text/html"), "no event stream: the answer is text/h"),
+        (
+            Reply(parts=[b"<h1>hi</h1>"], kind="text/html"),
+            "no event stream: the answer has content type text/h",
+        ),
         (Reply(parts=[b"data: {\n\n"]), "malformed event: no JSON: '{'"),
         (Reply(parts=[]), "stream ended early: it had no text"),
         (Reply(end="hang"), "time-out: no complete answer within request_timeout = 2 s"),

@@ -370,7 +370,7 @@ def test_broken_folders_and_features_are_refused(bert: Path, tmp_path: Path) -> 
         (features(49)[0], "has 49 word pieces, but the model takes 48"),
         (
             features(9)[0] | {"input_ids": np.full(9, 60)},
-            "has word piece 60, but the model's vocabulary has 60",
+            "has word piece id 60, but the model's vocabulary has 60",
         ),
     ]
     misfits = [(bert, sample, f"sample 0 of the data set {text}") for sample, text in table]

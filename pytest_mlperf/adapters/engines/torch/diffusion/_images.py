@@ -48,7 +48,7 @@ MODELS = {
 def open_pipeline(
     folder: Path, scheduler: Path, options: DiffusionOptions, precision: str
 ) -> tuple[Any, Mapping[str, str]]:
-    """Load a pipeline part by part, compile its UNet if asked; return it and its facts."""
+    """Load a pipeline part by part, compile its UNet if asked; return (pipeline, facts on it)."""
     device = devices.find_device(options.device, engine=ENGINE)
     check_index(folder)
     unet_config = read_json(folder / "unet" / "config.json")

@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _InPlaceOf(argparse.Action):
-    """Define a command-line option that makes the positional arguments `refs` unnecessary."""
+    """Define an option that makes the positional arguments `refs` unnecessary if it is given."""
 
     def __init__(self, *, refs: Sequence[argparse.Action], **options: Any) -> None:
         super().__init__(**options)
