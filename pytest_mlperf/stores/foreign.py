@@ -232,11 +232,11 @@ def rejection_reason(content: bytes) -> str:
     """Return why `read_foreign` would reject content that is about to be written, or ""."""
     if len(content) > MAX_FILE_BYTES:
         size = size_in_words(MAX_FILE_BYTES)
-        return f"it would have {len(content):,} bytes; at most {size} can be read"
+        return f"{len(content):,} bytes; at most {size} can be read"
     try:
         require_bounded(content, MAX_FILE_VALUES)
     except ValueError as error:
-        return f"it would have {error}, which cannot be read"
+        return f"{error}, which cannot be read"
     return ""
 
 

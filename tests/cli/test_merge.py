@@ -79,8 +79,8 @@ def test_results_that_could_not_be_read_back_are_not_written(
     size = (here / "all.json").stat().st_size
     written = (here / "all.json").read_bytes()
     for name, limit, reason in (
-        ("MAX_FILE_BYTES", 8 * 1024, f"it would have {size:,} bytes; at most 8 KiB can be read"),
-        ("MAX_FILE_VALUES", 300, "it would have more than 300 values, which cannot be read"),
+        ("MAX_FILE_BYTES", 8 * 1024, f"{size:,} bytes; at most 8 KiB can be read"),
+        ("MAX_FILE_VALUES", 300, "more than 300 values, which cannot be read"),
     ):
         (here / "all.xml").unlink()
         with monkeypatch.context() as limited:
