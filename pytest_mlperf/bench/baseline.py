@@ -283,8 +283,8 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
             return f"{code}: only a session of the same code can be added"
     if answer.outcome not in OUTCOMES_KEPT:
         return (
-            f"this session is {answer.outcome}, although its build is the baseline's: the "
-            f"machine changed. If the change is permanent, add the session: {APPEND_OPTIONS}"
+            f"its verdict is {answer.outcome} with the baseline's build, so the machine has "
+            f"changed. If the change is permanent, add the session: {APPEND_OPTIONS}"
         )
     day, latest = day_of(case.runs[0].started), max(run.started for run in record.runs)
     if day is not None and day < (day_of(latest) or day):

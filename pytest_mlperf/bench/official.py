@@ -80,7 +80,7 @@ def compare_with_official(
             "latency limits: give the scenario find in place of target_qps"
         )
     if case.scenario != Scenario.OFFLINE and not case.scenario.rate_is_condition:
-        return f"the value of {case.scenario} is a latency, and official latencies are upper bounds"
+        return f"{case.scenario} reports a latency, but official latencies are only upper bounds"
     for unit, metric in UNIT_METRICS.items():
         query = (case.workload, case.scenario, gpu.name, unit)
         best = _best(official_results() if results is None else tuple(results), *query)

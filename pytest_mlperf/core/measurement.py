@@ -307,9 +307,9 @@ class Subject:
 
     Attributes:
         identity: Properties of the hardware that must equal the baseline's.
-        fingerprint: Versions, weights, options, data: shown under "what changed"; never selects a
-            baseline.
-        surroundings: Driver, kernel, GPU board: shown too, but may differ between compared runs.
+        fingerprint: Versions, weights, options, data; must be equal within a case's runs, and may
+            differ from the baseline's, which is shown under "what changed".
+        surroundings: Driver, kernel, GPU board; shown too, and may differ between a case's runs.
     """
 
     identity: Mapping[str, str | int | float | bool | None]

@@ -488,7 +488,7 @@ class Verdict:
 
     @property
     def warns(self) -> bool:
-        """Whether this is a PROVISIONAL drop, although the baseline has enough days."""
+        """Whether a drop is PROVISIONAL although the baseline has the days that rule R asks for."""
         return self.outcome is Outcome.PROVISIONAL and any(
             m.seems_drop and m.baseline.days >= DAYS for m in self.metrics
         )

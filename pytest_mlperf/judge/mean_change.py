@@ -209,7 +209,7 @@ MIN_GROUPS = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorProbabilities:
-    """Hold error rates of a mean's bounds: `alpha` upper, `beta` lower, `rare` Gaffke's lower."""
+    """Error probabilities of a mean's upper (alpha), lower (beta) and Gaffke's lower bound (rare)."""
 
     alpha: float
     beta: float

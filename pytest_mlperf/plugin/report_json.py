@@ -82,7 +82,7 @@ def _make_visible(exception: Any) -> None:
 
 
 def traceback_entries(exception: Any) -> list[Any]:
-    """Return the traceback entries that pytest will print; their lines may be changed."""
+    """Return the traceback entries that pytest will print; the caller may edit their lines."""
     chain = getattr(exception, "chain", [(getattr(exception, "reprtraceback", None), None, None)])
     return [entry for trace, *_ in chain for entry in getattr(trace, "reprentries", ())]
 

@@ -263,7 +263,7 @@ def _core_users(of: Mapping[str, Any]) -> str:
     figures = [f"{name} used {used:.2g}" for name, (used, _) in users.items() if used > 0.005]
     _, advice = max(users.values())
     if of["idle"]:
-        advice = "cores were idle, so the engine limits its concurrency, or answers late"
+        advice = "cores were idle: raise the engine's own limit of concurrent requests"
     return f"{', '.join(figures) or 'no process used any'} of {of['cores']} cores: {advice}"
 
 

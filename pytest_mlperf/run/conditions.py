@@ -216,7 +216,7 @@ def control(
     except OSError as error:
         return ControlRun(unavailable=f"the micro-benchmark cannot start: {error.strerror}")
     if answer is None:
-        return ControlRun(unavailable=f"the micro-benchmark was not done within {limit_s:g} s")
+        return ControlRun(unavailable=f"the micro-benchmark did not finish within {limit_s:g} s")
     values = _read(*answer)
     return ControlRun(unavailable=values) if isinstance(values, str) else ControlRun(values=values)
 

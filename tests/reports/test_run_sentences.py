@@ -256,7 +256,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         N("core_users", own=0.2, client=0.1, others=0.0, cores=8, names="", serves=None, idle=True),
         (
             "the engine's processes used 0.2, this client used 0.1 of 8 cores: cores were "
-            "idle, so the engine limits its concurrency, or answers late"
+            "idle: raise the engine's own limit of concurrent requests"
         ),
     ),
     (

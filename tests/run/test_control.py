@@ -123,7 +123,7 @@ def test_a_child_is_ended_by_its_limit_and_with_its_parent(tmp_path: Path) -> No
     """Even one that hangs in a library with the interpreter's lock."""
     started = tmp_path / "started"
     variables = {**instead(tmp_path, "numpy", HANG_WITH_A_CHILD), "STARTED": str(started)}
-    reason = "the micro-benchmark was not done within 3 s"
+    reason = "the micro-benchmark did not finish within 3 s"
     assert control(0, limit_s=3, environment=variables) == ControlRun(unavailable=reason)
     assert len(pids(started)) == 2
     assert all(map(is_gone, pids(started)))

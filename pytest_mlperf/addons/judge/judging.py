@@ -272,8 +272,8 @@ def _guarded(task: JudgedMetric, row: Row, settings: Settings) -> Row:
     plausible = 1 / IMPLAUSIBLE_LOSS < factor < IMPLAUSIBLE_GAIN
     if not plausible and IMPLAUSIBLE not in settings.ignored:
         note = (
-            f"implausible {'loss' if factor < 1 else 'improvement'}: check that the work was done, "
-            f"caches, warm-up and units; if it is right, add --ignore '{IMPLAUSIBLE}'"
+            f"implausible {'loss' if factor < 1 else 'improvement'}: check caches, warm-up and "
+            f"units, and that all work was done; if the change is real, add --ignore '{IMPLAUSIBLE}'"
         )
         return replace(row, outcome=Outcome.INVALID, note=note)
     if task.guard and row.outcome not in {Outcome.OK, Outcome.INCONCLUSIVE}:

@@ -22,7 +22,7 @@ FEW = 100
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedMetric:
-    """Hold baseline and new values of a metric; with a note `guard`, a proven change is INVALID."""
+    """Hold a metric's old and new values; if a condition is unknown, `guard` says so (INVALID)."""
 
     row: Row
     old: Sequence[Value]

@@ -20,9 +20,9 @@ def is_loaded(runs: Sequence[Run | BaselineRun], tolerated: float) -> bool:
 
 
 def explains_miss(run: Run, limits: Mapping[str, float], tolerated: float) -> bool:
-    """Check whether a run that missed its latency limits [s] may have met them without load.
+    """Check whether other processes' load may explain that a run missed its latency limits [s].
 
-    Any load, or a late client, can explain that LoadGen's early stopping failed the run.
+    If LoadGen's early stopping failed the run, any such load, or a late client, may explain it.
     """
     lost = {name: max_log_loss(run, name, tolerated) for name in limits if name in run.metrics}
     return any(lost.values()) and all(

@@ -117,6 +117,6 @@ def server_changes(
 
 
 def points_of(servers: Sequence[Mapping[str, float]]) -> list[float | None]:
-    """Return the curve points that metrics of `servers` have, ascending; [None] without a curve."""
+    """Return the concurrencies or rates in names of metrics, ascending; [None] without a curve."""
     points = {point_of(name) for server in servers for name in server}
     return sorted(points, key=lambda point: point or 0.0)

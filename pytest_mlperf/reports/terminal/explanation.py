@@ -176,8 +176,10 @@ def _paired(paired: PairedVerdict) -> str:
         f"{paired.metric}: {paired.samples:,} samples compared in pairs, {paired.changed:,} "
         "of them with another value"
     )
-    if paired.worst is None or paired.best is None or paired.bound is None:
+    if paired.outcome is None:
         return f"{counts}; the amount of output is only shown, not judged"
+    if paired.worst is None or paired.best is None or paired.bound is None:
+        return f"{counts}; no sample can be compared"
     plain = "" if paired.p is None else f"; p = {paired.p:.2g} by the plain paired test"
     return (
         f"{counts}; change at worst {points(paired.worst)} points, at best {points(paired.best)}: "

@@ -364,7 +364,7 @@ class GuardedSink:
         )
 
     def use_clock(self, clock: Clock) -> None:
-        """Set the clock that returns times of reports, such as the time stamps of replicas."""
+        """Set the clock for tokens and answers; replicas send times, which theirs returns."""
         self._clock = clock
         if self._times is not None:
             self._times.clock = clock

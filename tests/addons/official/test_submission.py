@@ -307,7 +307,7 @@ def test_runs_that_no_submission_may_contain_are_one_error(project: Path, say: S
     assert "mlperf_log_detail.txt" in say.ends(2, *EXPORT, "--rehearsal")
     shutil.rmtree(detail.parents[1])
     code, output = say(*EXPORT, "--rehearsal")
-    assert (code, "keep the run's folder as" in one_line(output)) == (2, True)
+    assert (code, "put the run's folder back as" in one_line(output)) == (2, True)
     assert not (project / "tree").exists()
 
 

@@ -216,7 +216,7 @@ class TensorRtPlan(TensorRtOptions):
             raise _wrong(
                 "calibration_table",
                 self.calibration_table,
-                f'needs precision = "int8", but precision = {self.precision!r}; leave it out',
+                f'is only for precision = "int8", not {self.precision!r}: remove it',
             )
         if not Path(self.calibration_table).is_file():
             raise UnavailableError(

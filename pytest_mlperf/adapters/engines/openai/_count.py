@@ -24,7 +24,7 @@ TEMPLATE_QUESTION = {"role": "user", "content": "x"}
 
 
 class ReferenceCount:
-    """Count tokens of answers; too slow for use inside a timed run."""
+    """Count answers' tokens by the model's tokenizer after a run; too slow for use inside it."""
 
     def __init__(self, tokenizer: Any) -> None:
         """Store the tokenizer; count the tokens that its chat template adds to an empty answer."""

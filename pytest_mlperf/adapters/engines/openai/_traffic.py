@@ -285,7 +285,8 @@ class Checks:
             advice = 'set count_tokens = "reference"'
             raise Failed("uncounted answer", f"it had neither usage nor token ids; {advice}")
         if not tokens or not answer.started:
-            raise Failed("empty answer", "the model ended at once, or the server gave nothing")
+            cause = "the model ended its answer at once, or the server sent no text; check its log"
+            raise Failed("empty answer", cause)
         self._check_counts(answer, tokens)
         check_prompt(answer.prompt_tokens, sent, body)
         if not counted:

@@ -1,4 +1,4 @@
-"""Start and end servers, and parse the pages of any server."""
+"""Start and stop servers; parse /metrics, /version and other responses of any server."""
 
 from __future__ import annotations
 

@@ -296,8 +296,9 @@ def _answers(workload: RoundWorkload) -> dict[str, str]:
     reference, twin = (workload.temperatures[name] for name in ("reference", "twin"))
     return {
         "answers": f"sampled at temperature {reference:g}, so scores vary from run to run; if the "
-        "suite sets no limits.accuracy, a drop up to twice the confidence bound passes; the tiny "
-        "twin " + (f"samples at temperature {twin:g}" if twin else "uses greedy decoding")
+        "suite sets no limits.accuracy, the allowed drop is at least the width of its confidence "
+        "interval; the tiny model of this workload "
+        + (f"samples at temperature {twin:g}" if twin else "uses greedy decoding")
     }
 
 

@@ -210,8 +210,8 @@ def _logs(where: str, folder: Path) -> Path:
     for name in (DETAIL_LOG, SUMMARY_LOG, "run.json"):
         if not (folder / name).is_file():
             raise MlperfError(
-                f"{where}: {folder} has no {name}: keep the run's folder as LoadGen left it; "
-                "if the run searched for its rate, measure again with target_qps set"
+                f"{where}: {folder} has no {name}: put the run's folder back as LoadGen left "
+                "it, or measure again; after find, with the rate that it found as target_qps"
             )
     return folder
 
