@@ -209,7 +209,7 @@ MIN_GROUPS = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorProbabilities:
-    """Error probabilities of a mean's upper (alpha), lower (beta) and Gaffke's lower bound (rare)."""
+    """Error probabilities of a mean's upper (alpha), lower (beta), Gaffke's lower bound (rare)."""
 
     alpha: float
     beta: float

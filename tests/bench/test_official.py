@@ -36,7 +36,7 @@ def test_the_reason_for_a_missing_official_share_is_stated() -> None:
         (
             {"scenario": Scenario.SINGLE_STREAM},
             IDENTITY,
-            "the value of SingleStream is a latency, and",
+            "SingleStream reports a latency, but",
         ),
         ({"workload": "mine"}, IDENTITY, "there is no official result of mine, Offline, in the"),
     ]

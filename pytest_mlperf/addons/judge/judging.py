@@ -273,7 +273,7 @@ def _guarded(task: JudgedMetric, row: Row, settings: Settings) -> Row:
     if not plausible and IMPLAUSIBLE not in settings.ignored:
         note = (
             f"implausible {'loss' if factor < 1 else 'improvement'}: check caches, warm-up and "
-            f"units, and that all work was done; if the change is real, add --ignore '{IMPLAUSIBLE}'"
+            f"units, and that all work was done; if it is real, add --ignore '{IMPLAUSIBLE}'"
         )
         return replace(row, outcome=Outcome.INVALID, note=note)
     if task.guard and row.outcome not in {Outcome.OK, Outcome.INCONCLUSIVE}:

@@ -240,7 +240,7 @@ def share_of_limit(
     work: AnyWork | None,
     seen: Circumstances,
 ) -> Limit:
-    """Compare a metric's `value` with its roofline limits; the reason is given for an unknown one."""
+    """Compare a metric's `value` with its roofline limits; an unknown one has a reason."""
     empty = Limit(metric=metric, value=value)
     reason = _why_unknown(metric, accelerator, gpu, work, seen)
     if reason or gpu is None or work is None:

@@ -234,7 +234,7 @@ def test_metrics_that_could_change_and_wrong_options_are_refused(
             {"outputs": "number", "dtype": "int8"},
             "dtype = 'int8' is not one of int32, int64",
         ),
-        ({"compute": {"references": []}}, "compute must not set references; the engine"),
+        ({"compute": {"references": []}}, "compute must not set references: predictions"),
         ({"outputs": "text"}, "neither its option tokenizer nor the workload's model is set"),
     ]
 

@@ -386,7 +386,7 @@ def test_7b_an_implausible_improvement_is_no_pass(tmp_path: Path) -> None:
     result = both(tmp_path, make, {"times": old}, {"times": new})
 
     assert outcomes(result) == {"a: time_p50": "INVALID", "b: time_p50": "ok"}
-    assert "implausible improvement: check that the work was done" in notes(result)
+    assert "implausible improvement: check caches, warm-up and units" in notes(result)
 
 
 def test_7c_an_empty_folder_and_an_error_are_errors(tmp_path: Path) -> None:

@@ -52,9 +52,15 @@ def test_unusual_rules_are_explained_in_words(say: Say) -> None:
         ("v6.0 wan-2.2-t2v-a14b", ("scorer vbench (you supply the tool",)),
         (
             "v6.1 gpt-oss-120b",
-            ("answers sampled at temperature 1,", "the tiny twin samples at temp"),
+            (
+                "answers sampled at temperature 1,",
+                "the tiny model of this workload samples at temp",
+            ),
         ),
-        ("v6.1 qwen3-vl-235b-a22b", ("temperature 0.7,", "the tiny twin uses greedy decoding")),
+        (
+            "v6.1 qwen3-vl-235b-a22b",
+            ("temperature 0.7,", "the tiny model of this workload uses greedy decoding"),
+        ),
         ("v5.1 deepseek-r1", ("options graded scorer deepseek_r1",)),
         ("v4.1 mixtral-8x7b", ("adapter mixtral: pytest-mlperf options mixtral scorer",)),
         ("v5.1 pointpainting", ("SingleStream 100 10 min - 99.9",)),

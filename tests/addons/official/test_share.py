@@ -45,7 +45,7 @@ def test_a_share_is_of_one_gpu_and_of_the_asked_round(say: Say) -> None:
     assert widest(output) <= 80
     assert "published v4.1 " in joined
     assert " 6.25 % samples/s v4.1 " in joined
-    assert f"unlike {single.id}: the value of SingleStream is a latency" in joined
+    assert f"unlike {single.id}: SingleStream reports a latency" in joined
     assert "No verdict: nothing is judged here" in joined
     assert "Result not verified by MLCommons Association." in joined
     Path(".mlperf/runs/20261121-000000-abcd").mkdir(parents=True)
