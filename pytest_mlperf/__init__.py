@@ -64,7 +64,7 @@ _ORIGINS = {
 def importer(
     package: str, origins: Mapping[str, Sequence[str]]
 ) -> tuple[list[str], Callable[[str], object]]:
-    """Return a package's `__all__` and lazy `__getattr__` (PEP 562), for names by module."""
+    """Return a package's `__all__` and lazy `__getattr__`; `origins` maps modules to its names."""
     places = {
         alias.rpartition(" ")[2]: (module, alias.partition(" ")[0])
         for module, aliases in origins.items()

@@ -66,8 +66,8 @@ def mlperf_verdict(
     """Return a criterion that fails a verdict or adds a note to it, or None.
 
     Args:
-        baselines: All accepted baselines of the case on this machine, oldest first, read from git
-            on first use.
+        baselines: Accepted baselines of the case on this machine, oldest first, read when used.
+        planned, options: The judged test, and the session's options by name.
     """
 
 

@@ -135,7 +135,7 @@ def name_of(group: Group, target: str) -> str:
 
 
 def check_options(group: Group, use: str, options: Mapping[str, Any]) -> None:
-    """Check the options of a registered extension; those of user code are checked in the worker."""
+    """Check options of the registered extension `use`; skip user code, which the worker checks."""
     entry = registered(group).get(use)
     if entry is None:
         return
@@ -196,7 +196,7 @@ def imported(noun: str, target: str, options: Mapping[str, Any] | None = None) -
 
 
 def file_finder(use: str) -> Callable[..., None] | None:
-    """Return the class method `look` of a data set, which finds its files; None if absent."""
+    """Return the method `look` of data set `use`, which checks its files; None if it has none."""
     finds: Callable[..., None] | None = class_attribute("datasets", use, "look")
     return finds
 
@@ -225,7 +225,7 @@ def clients_of(use: str, options: Mapping[str, Any]) -> int:
 
 
 def harness(use: str) -> str:
-    """Return the external load generator of an engine's Concurrency runs; "" for our own."""
+    """Return the load generator of an engine's Concurrency runs; "" if it is this package's own."""
     return class_attribute("engines", use, "harness") or ""
 
 

@@ -118,7 +118,7 @@ class CaseAccuracy:
 
     @property
     def pass_request(self) -> ScoringSchedule:
-        """Scoring schedule of an accuracy pass that ends when its scores allow a decision."""
+        """Schedule of an accuracy pass: when to score, and whether the scores suffice to stop."""
         return ScoringSchedule(
             looks=lambda samples: analysis_sizes(samples, sequential=self.sequential),
             enough=self._enough,
@@ -132,7 +132,7 @@ class CaseAccuracy:
 
     @property
     def may_record(self) -> bool:
-        """Whether this case writes `file`: it is its own, and no earlier scenario has its data."""
+        """Whether `file` is this case's own, and no earlier scenario with that data writes it."""
         planned = self._planned
         return self.by_reference is None and planned.data.accuracy_scenario == planned.scenario.name
 
@@ -163,7 +163,7 @@ class CaseAccuracy:
         return "no accuracy baseline: record it with --mlperf-update=missing"
 
     def judge(self, latest: ScoredPass) -> Ruling:
-        """Judge a pass by the gate and against the accepted scores."""
+        """Judge an accuracy pass by the required scores, and against the baseline's scores."""
         planned, suite, accuracy = self._planned, self._planned.suite, latest.accuracy
         total = max(gate_samples(suite, planned.round_scenario) or 0, accuracy.total)
         measured = Pass(
@@ -188,7 +188,7 @@ class CaseAccuracy:
         return replace(ruling, notes=(*ruling.notes, *more))
 
     def with_unfit_note(self, latest: ScoredPass, answer: Ruling) -> Ruling:
-        """Return the ruling, with a note if answers are unfit to be the first accuracy baseline."""
+        """Return `answer`; without a baseline, with a note if many answers are empty or cut."""
         unfit = None if self.accepted else self._unfit(latest)
         return replace(answer, notes=(*answer.notes, unfit)) if unfit else answer
 
@@ -234,7 +234,7 @@ class CaseAccuracy:
         return {name: rerun.sd for name, rerun in reruns.items()}
 
     def _rerun_differences(self, latest: ScoredPass) -> dict[str, Rerun]:
-        """Return scores' rerun noise by metric if the pass fully reran the baseline, else {}."""
+        """Return rerun noise by metric, {} unless `latest` is a full pass of the same build."""
         accuracy = latest.accuracy
         if self.accepted is None or not accuracy.full or not self._same_build(latest.subject):
             return {}
@@ -252,7 +252,7 @@ class CaseAccuracy:
     def record(
         self, latest: ScoredPass, policy: Policy, answer: Ruling, *, commit: str | None
     ) -> Ruling:
-        """Store the scores of a whole pass; return RECORDED, or `answer` with why it is refused."""
+        """Record a whole pass as baseline; return RECORDED, or `answer` with why it was refused."""
         if policy.update == "append":
             return self._repeated(latest, policy, answer)
         if answer.outcome is Outcome.ACC_DROP and not policy.accept_regression:
@@ -293,7 +293,7 @@ class CaseAccuracy:
         return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=notes)
 
     def _repeat(self, latest: ScoredPass) -> dict[str, Rerun]:
-        """Add a repeated pass to the baseline's rerun statistics; return these by metric."""
+        """Add a repeated pass to the baseline's rerun statistics; return them by metric."""
         new = self._rerun_differences(latest)
         if self.accepted is None or not new:
             return {}

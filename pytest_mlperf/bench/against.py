@@ -104,7 +104,7 @@ class OtherBuild:
         self._stack.close()
 
     def title(self, case: CaseRuns) -> str | None:
-        """Return the name of the build that a case was compared with, or None."""
+        """Return the name of the other build that a case was compared with; None if with none."""
         sides = self._sides.get(id(case))
         return sides.title if sides else None
 
@@ -227,7 +227,7 @@ class OtherBuild:
         )
 
     def judge(self, case: CaseRuns, kinds: Collection[Kind], kind: Kind) -> Ruling:
-        """Interleave runs of both builds until all metrics of a test are decided."""
+        """Interleave runs of both builds until test `kind` (of the case's `kinds`) is decided."""
         sides = self.sides(case)
         self.first(case, kinds)
         if failed := performance.accuracy_failed(case):

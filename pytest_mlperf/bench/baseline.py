@@ -117,7 +117,7 @@ def _earlier_runs(
     runs_dir: Path | None,
     same_code: Callable[[str | None, str | None], bool],
 ) -> Iterator[Run]:
-    """Yield runs of the record's build from earlier sessions that are not in the record."""
+    """Yield earlier sessions' runs of this case, build and profile that the record lacks."""
     files = sorted((runs_dir / "runs").glob("*/results.json"), reverse=True) if runs_dir else []
     for path in files[:SESSIONS_READ]:
         results = _read(path, path.stat().st_mtime_ns)
@@ -179,7 +179,7 @@ def write(
     reason: str = "first baseline",
     unless: Callable[[Record], bool] = lambda _: False,
 ) -> Record:
-    """Write runs into the baseline file and return the record.
+    """Append the runs to the case's baseline, or replace those in it (`action`); return the record.
 
     Runs and history that another session wrote in the meantime are kept. Nothing is written if
     `unless` returns True for the record in the file. `reason` is the default if the user gave none.
@@ -298,7 +298,7 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
 
 
 def _runs_to_append(case: CaseRuns, record: Record) -> Screened | Words:
-    """Make missing runs; return the screened runs to append, or the reason to append none."""
+    """Add runs up to `APPEND_RUNS`; return those that may be appended, or why none may be."""
     try:
         while len(case.runs) < recording.APPEND_RUNS:
             case.add_run()

@@ -81,7 +81,7 @@ def _can_share_baseline(verdict: Verdict, *, pretended: bool) -> bool:
 
 
 def with_unjudged_note(verdict: Verdict, *, fail_on: Collection[str], pretended: bool) -> Verdict:
-    """Add to NO BASELINE in CI, on a CPU or `pretended` GPU, a note that nothing was judged."""
+    """Add a note to a NO BASELINE that passes in CI: without a real GPU, and not in `fail_on`."""
     shareable = _can_share_baseline(verdict, pretended=pretended)
     usual = not shareable and not {"no-baseline", "no:no-baseline"}.intersection(fail_on)
     if verdict.outcome is not Outcome.NO_BASELINE or not usual or not os.environ.get("CI"):
@@ -126,7 +126,7 @@ def broken(
 
 
 def energy_notes(runs: Sequence[Run]) -> list[Words]:
-    """Return notes on all runs, and the energy, power source and GPUs of the last run."""
+    """Return notes on the runs' energy; values, power source and GPUs are those of the last run."""
     if not runs:
         return []
     last, notes = runs[-1], notes_of_runs(runs)
@@ -165,7 +165,7 @@ def _of_gpu(gpu: GpuRun) -> str:
 
 
 def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> Note | None:
-    """Describe how clocks and power cap differ from the baseline's; None if they do not."""
+    """Return a note if clocks or power cap changed since the baseline; None if not or for drops."""
     if record is None or outcome in {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.RECORDED}:
         return None
     if not any(run.hardware.state for run in runs):
@@ -182,7 +182,7 @@ def notes_of_runs(runs: Sequence[Run]) -> list[Words]:
 
 
 def _noted(run: Run) -> dict[Hashable, Words]:
-    """Return a run's notes by a key that equal notes share; one warning covers several GPUs."""
+    """Return a run's warnings and notes by comparison key; equal warnings of GPUs are one entry."""
     alike: dict[Hashable, list[Sign]] = {}
     for sign in run.signs:
         alike.setdefault(sign.kind[1:], []).append(sign)
@@ -377,7 +377,7 @@ class Bench:
         return confirm(case, answer, failing=failing)
 
     def confirm_last(self, planned: PlannedCase, verdict: Verdict) -> Verdict:
-        """Confirm a drop found by the joint test, by interleaved runs; return the new verdict."""
+        """Check a drop that the joint test found, by interleaved runs; return the new verdict."""
 
         def confirmed() -> Verdict:
             case = self._case(planned)

@@ -118,7 +118,7 @@ class CaseRuns(CaseRunner):
         self._broken: RunError | Unjudgeable | None = None
 
     def _load(self, planned: PlannedCase, identity: Mapping[str, Property]) -> Record | None:
-        """Return this machine's baseline record; if None, set `formerly` to a similar machine's."""
+        """Return this machine's baseline record; if None, look for one of a similar machine."""
         case = planned.case
         loaded = load_checked(self.file, case)
         if loaded is None:
@@ -218,7 +218,7 @@ class CaseRuns(CaseRunner):
         return Unchecked.NOT_CHECKED if self.accuracy is None or vague else None
 
     def compare_machine(self) -> control.ControlComparison | None:
-        """Rerun the micro-benchmark; return its most significant change, or None."""
+        """Rerun the micro-benchmark; return its most significant change, or None without one."""
         baseline = [run.hardware.control for run in self.record.runs] if self.record else []
         if not any(baseline) or not self.conditions.control:
             return None
@@ -245,7 +245,7 @@ class CaseRuns(CaseRunner):
         return acceptance_text(self.record.history) if self.record else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return changes since the baseline: build, surroundings, earlier tests in a session."""
+        """Return texts on what changed since the baseline: build, surroundings, earlier tests."""
         if self.record is None:
             return ()
         around = self.record.surroundings

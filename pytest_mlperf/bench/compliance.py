@@ -62,7 +62,7 @@ class _Logs:
 def judge_audit(case: CaseRuns, test: str) -> tuple[Ruling, Path]:
     """Judge a compliance test as the reference scripts do; return also the folder of its files.
 
-    Raises UnavailableError without data.
+    Raises UnavailableError if the suite lacks data, answers or settings that the test needs.
     """
     workload = case.of_suite.suite.rules
     assert workload is not None
@@ -225,7 +225,7 @@ def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
 def _scored(
     case: CaseRuns, audit: rules.Audit, logs: _Logs, workload: RoundWorkload
 ) -> tuple[tuple[Note, ...], tuple[Note, ...]]:
-    """Return (faults, notes) of TEST01; other answers pass if their scores are close enough."""
+    """Judge TEST01 by speed and by the scores of its differing answers; return (faults, notes)."""
     assert logs.answers is not None
     timed = engine_answers(logs.timed / ACCURACY_LOG)
     accepted = engine_answers(logs.answers, timed)

@@ -40,7 +40,7 @@ UNHANDICAPPED_BUILD = "this build without the handicap"
 
 
 def why_no_build(case: CaseRuns) -> Confirmation | None:
-    """Return why the baseline's build cannot be measured again, or None if it can."""
+    """Return why the baseline's build cannot be rerun (NO_BUILD, UNCHANGED); None if it can."""
     if case.planned.baseline_engine is not None:
         return None
     record, subject = case.record, case.subject
@@ -129,8 +129,8 @@ NO_METRIC = "not confirmed by A/B: missed latency limits are not compared in int
 def confirm(case: CaseRuns, answer: Ruling, *, failing: Outcome = Outcome.PERF_DROP) -> Ruling:
     """Measure a drop again, interleaved with the baseline's build, and return the new ruling.
 
-    The ruling is unchanged if the policy requires no confirmation. A drop keeps its outcome, with
-    a reason, if the baseline's build is unavailable or fails, or another build was started.
+    The ruling is unchanged if the policy requires no confirmation. A drop keeps its outcome,
+    with the reason, if the baseline's build is unavailable or fails, or a different build starts.
     """
     policy = case.policy
     judged = answer.outcome in DROPS | {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
@@ -219,7 +219,7 @@ def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
 
 
 def _probably_dropped(metric: MetricVerdict) -> bool:
-    """Check whether only session variance or machine load keeps a metric from being a drop."""
+    """Check whether a PROVISIONAL or INCONCLUSIVE metric has the direction "drop"."""
     undecided = metric.outcome in {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     return undecided and metric.direction == "drop"
 

@@ -28,14 +28,14 @@ _HOME = re.compile(r"(?<![\w.~/])~(?=/|$)")
 
 
 class EarlierSide(NamedTuple):
-    """Hold a case's `job` with the engine options that its baseline recorded, and their `title`."""
+    """Hold a case's job with its baseline's engine options and environment, and their title."""
 
     job: Job
     title: str
 
 
 def earlier_side(case: CaseRuns) -> EarlierSide | None:
-    """Return the case with the baseline's options and variables; None if they equal today's."""
+    """Return the case with its baseline's engine options and environment; None if unchanged."""
     if case.record is None or case.subject is None or not isinstance(case.planned, Planned):
         return None
     recorded = case.record.fingerprint
@@ -67,7 +67,7 @@ def _stored(value: Any) -> Any:
 
 
 def _restored(options: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a baseline's options: as in `current` where both are equal, else with "~" expanded."""
+    """Return a baseline's options with full paths: from `current` if equal, else "~" expanded."""
 
     def whole(text: str) -> str:
         if f"{OUTSIDE_MARK}/" in text:
@@ -79,7 +79,7 @@ def _restored(options: Mapping[str, Any], current: Mapping[str, Any]) -> dict[st
 
 
 def decision_advice(case: CaseRuns) -> str:
-    """Return advice on how to decide about a drop if the baseline's options cannot be restored."""
+    """Return advice on how to compare a dropped case with the baseline's build by hand."""
     usual = "name the baseline's build with --mlperf-against"
     record, planned = case.record, case.planned
     if not isinstance(planned, Planned):

@@ -143,7 +143,7 @@ def points_of(file: Path, notes: list[str]) -> list[TrendPoint]:
 
 
 def _versions(file: Path, notes: list[str]) -> Iterator[tuple[str, Baseline]]:
-    """Yield (commit, content) of each version of a file, oldest first, the uncommitted one last."""
+    """Yield (commit, baseline), oldest first, uncommitted version last; add errors to `notes`."""
     if git("rev-parse", "--is-shallow-repository") == b"true\n":
         notes.append(
             "this clone is shallow, so older baselines have no runs; fetch them: git fetch "
@@ -202,7 +202,7 @@ def _point(baseline: Baseline, record: Record, commit: str) -> TrendPoint:
 def _from_history(
     newest: tuple[TrendPoint, Record], kept: Sequence[TrendPoint]
 ) -> Iterator[TrendPoint]:
-    """Yield points, without runs, for acceptances in the newest record's history not in `kept`."""
+    """Yield a point without runs for each accepted baseline in the history that `kept` lacks."""
     point, record = newest
     kept_means = [one.means for one in kept]
     for entry, after in zip_longest(record.history, record.history[1:]):

@@ -37,7 +37,7 @@ LOOKS = 5
 
 
 def safe_case(case: Case, where: str = "") -> Case:
-    """Return a case with safe names, else raise MlperfError; `where` begins its message."""
+    """Check a case's names and scenario and return it; errors (MlperfError) begin with `where`."""
     try:
         for name in (case.workload, case.engine, case.precision):
             checked_name(name)
@@ -67,8 +67,8 @@ def judge_runs(
 
     Args:
         subject: Machine, engine and data of the runs.
-        limits: Smallest relevant change for the worse, as a share, by gated metric; None for the
-            default limits of the scenario.
+        limits: Tolerated worsening by gated metric, as a share; None for the scenario's limits.
+        target_qps: Rate that the tool offered [1/s]; None if it set none.
         baselines: Folder of the baselines to judge against; None for no judgement.
 
     Raises:

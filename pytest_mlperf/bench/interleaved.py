@@ -1,4 +1,4 @@
-"""Interleave runs of two sides in pairs, and judge the pairs."""
+"""Run two builds or engine entries alternately, in pairs; test the ratio of their metrics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NotComparable(Exception):
 
 @dataclass(kw_only=True)
 class Interleaved:
-    """Run two sides in pairs, and judge the pairs; both may have pairs of runs already.
+    """Run two sides (builds or engines) in pairs and judge them; some pairs may exist already.
 
     Odd pairs have a random order, so that load cannot correlate with the order. The following even
     pair has the reverse order, so that a steady drift of the machine cancels (ABBA).
@@ -49,8 +49,8 @@ class Interleaved:
         least: Claimed ratio of the new side to the old one; None to look for a drop.
         leader: Side that runs first in the first pair; None for a random side.
         one_rate: Whether both sides are offered the same rate, if the scenario offers one.
-        check: Called after each process of the first pair.
-        done: Called after each pair.
+        check: Function that is called after each process of the first pair.
+        done: Function that is called after each pair.
     """
 
     old: CaseRunner
@@ -81,7 +81,7 @@ class Interleaved:
 
     @property
     def left_out(self) -> str:
-        """Text on the pairs left out because of load: their number and the reason; "" if none."""
+        """Text on the number of run pairs left out because of other processes' load, or ""."""
         if not self.missing:
             return ""
         runs = 2 * len(self.old.left_out)
@@ -94,10 +94,10 @@ class Interleaved:
         return repeat_note([*self.old.invalid_runs, *self.new.invalid_runs])
 
     def add_pair(self, metrics: Collection[str], ask: ScoringSchedule | None = None) -> bool:
-        """Add a run to both sides; repeat the pair if load may explain its difference in `metrics`.
+        """Run both builds once; repeat if other processes may explain a difference in `metrics`.
 
-        `ask` requests an accuracy pass in the first process of the new side. Returns False,
-        and keeps no run of the pair, if load may explain every repeat.
+        `ask` requests an accuracy pass in the first process of the new build. Returns False,
+        and keeps no run of the pair, if they may explain every repeat.
         """
         old, new, pairs = self.old, self.new, self.pairs
         for side in (old, new):
@@ -176,11 +176,10 @@ def decided(
     missing: int = 0,
     least: float | None = None,
 ) -> dict[str, Ratio]:
-    """Return the ratios by metric once a drop is proven or all metrics are decided; else {}.
+    """Return the ratios by metric if a drop is proven or no metric needs more pairs; else {}.
 
-    `missing` is the number of pairs that were left out; they count towards the maximum. `least`
-    is a ratio to prove in place of a drop. Raises NotComparable if a metric is missing or may not
-    be judged.
+    `missing` pairs were left out, but count towards the rule's maximum. `least` is a ratio to prove
+    instead of a drop. Raises NotComparable if a metric is missing or may not be judged.
     """
     pairs = min(len(new), len(old))
     last = missing > 0 and pairs + missing >= rule.max_runs

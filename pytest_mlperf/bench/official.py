@@ -96,7 +96,7 @@ def compare_with_official(
 
 
 def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
-    """Change a ruling to GATE FAIL if the share of the best official result is below the limit.
+    """Change a ruling to GATE FAIL below `min_official_share` of the best official result.
 
     A failed ruling is returned unchanged; without a comparable result a note is added.
     """

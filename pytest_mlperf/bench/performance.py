@@ -110,7 +110,7 @@ def _judged(case: CaseRuns, phase: Phase) -> Ruling:
 
 
 def _proven_drop(case: CaseRuns, error: Unjudgeable, phase: Phase) -> Ruling:
-    """Return a ruling on a drop proven despite the INVALID last run; raise `error` without one."""
+    """Return the ruling if a drop is proven although the last run is INVALID; or raise `error`."""
     runs, slow = list(case.runs), [run for run in case.invalid_runs if run.too_slow]
     for run in slow if not is_loaded(slow, case.rule.tolerated) else ():
         # The relative standard error of a rate of n requests is 1 / √n.
@@ -133,7 +133,7 @@ def _proven_drop(case: CaseRuns, error: Unjudgeable, phase: Phase) -> Ruling:
 
 
 def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
-    """Make a ruling on searched rates INCONCLUSIVE if load on the machine lowered them."""
+    """Make a ruling on searched rates INCONCLUSIVE if other processes' load may explain it."""
     if not case.planned.find:
         return ruling
     drop = any(metric.fails or metric.direction == "drop" for metric in ruling.metrics)
@@ -153,7 +153,7 @@ def undecided(ruling: Ruling) -> Ruling:
 
 
 def other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
-    """Rule INVALID if prompts, cache hits or answer lengths differ from the baseline; else None."""
+    """Return INVALID if prompts, cache hits or answer lengths are not the baseline's, else None."""
     if case.record is None or case.subject is None:
         return None
     facts, recorded = case.subject.fingerprint, case.record.fingerprint
@@ -234,7 +234,7 @@ def complete_ruling(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float])
 
 
 def first_line(case: CaseRuns, ruling: Ruling) -> Words:
-    """Return a ruling's headline, with a search's conditions or a similar machine's baseline."""
+    """Return a ruling's headline; add search conditions, or name a similar machine's baseline."""
     find, deciding = case.planned.find, ruling.deciding
     if ruling.outcome is Outcome.NO_BASELINE and case.formerly and deciding:
         return f"{METRICS[deciding.metric].title}: {case.formerly.short_text}"
@@ -246,7 +246,7 @@ def first_line(case: CaseRuns, ruling: Ruling) -> Words:
 
 
 def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
-    """Return an INVALID ruling if accuracy failed, or None; `required` makes a missing pass."""
+    """Return INVALID if the scores fail, else None; `required` runs a missing accuracy pass."""
     official = case.planned.suite.profile == "official"
     accuracy = case.find_accuracy(required=official or required)
     answer = case.judge_accuracy() if accuracy else None
@@ -367,7 +367,7 @@ def _recording(case: CaseRuns) -> Update | None:
 
 
 def _unequal_work(case: CaseRuns, old: Record | None) -> Ruling | None:
-    """Return INVALID if runs differ in cache hits, or from the baseline's in work; else None."""
+    """Return INVALID if runs differ in cache hits, or do not do the baseline's work; else None."""
     uneven = cache_share_note(case.runs[1:], case.runs[:1], "cached_unevenly")
     if uneven and case.subject and not has_salt(case.subject.fingerprint):
         return invalid(case, Note.of("not_recorded", note=uneven), CACHE_BACK)
@@ -474,7 +474,7 @@ class EnergyUnknownError(UnavailableError):
 
 
 def energy_limits(case: CaseRuns, runs: Sequence[Run]) -> tuple[Mapping[str, float], Ruling | None]:
-    """Return (limits of energy metrics to judge, ruling on those that cannot be judged or None).
+    """Return limits of the energy metrics that can be judged, and a ruling on the others or None.
 
     Raises EnergyUnknownError if the energy of the case is unknown.
     """

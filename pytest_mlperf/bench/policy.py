@@ -65,7 +65,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Hold a session's number of (case, metric) pairs; `once`: add no runs to undecided cases."""
+    """Hold the number of (case, metric) pairs to judge; `once`: add no runs to undecided cases."""
 
     pairs: int = 1
     once: bool = False
@@ -77,7 +77,7 @@ class Phase:
 
     @property
     def joint_pairs(self) -> int:
-        """Number of pairs that are judged jointly; 0 if each is judged on its own."""
+        """Number of (case, metric) pairs that are judged jointly; 0 if each is judged alone."""
         return self.pairs if self.is_joint else 0
 
 
@@ -85,7 +85,7 @@ LONE_PHASE = Phase()
 
 
 def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> int:
-    """Return a test's number of gated (case, metric) pairs; energy needs `power` or `meter`."""
+    """Return how many metrics of a test are gated; energy counts with `power` or a wall `meter`."""
     if isinstance(planned, PlannedPair):
         return 0  # pairs have no baseline
     if kind == Kind.PERFORMANCE:
@@ -219,5 +219,5 @@ def calibrated_rule(
 def rule_of_baseline(
     file: Path, accelerator: str, identity: Mapping[str, Property], max_runs: int
 ) -> tuple[RuleR, str | None]:
-    """Return rule R for the baseline `file`, and its noise's source (None without calibration)."""
+    """Return rule R for a baseline file, and the source of its noise; None without calibration."""
     return calibrated_rule(closed_root(file), accelerator, identity, max_runs)

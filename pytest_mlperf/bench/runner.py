@@ -60,7 +60,7 @@ ENOUGH_QUERIES = LOADED_QUERIES
 
 @dataclass(frozen=True, kw_only=True)
 class SearchState:
-    """Hold rate (None if unknown), conditions, and compliance test if any, of a next run."""
+    """Describe a next run: rate (None if unknown), conditions, and compliance test (or None)."""
 
     rate: float | None
     conditions: Conditions
@@ -185,7 +185,7 @@ def condition_differs(job: MeasuredCase, record: Record) -> str | None:
 
 
 def _without_points(run: Run) -> Run:
-    """Remove the point, as in "@64", from metric names: each search ends at another concurrency."""
+    """Remove the concurrency, such as "@64", from metric names: each search ends at another one."""
     metrics, server = (
         {name.partition("@")[0]: value for name, value in figures.items()}
         for figures in (run.metrics, run.serving.server)
@@ -194,7 +194,7 @@ def _without_points(run: Run) -> Run:
 
 
 def _attempt_run(attempt: Callable[[SearchState], Run], state: SearchState) -> Run:
-    """Make a run; if only early stopping makes it INVALID, set its `limit_missed` instead."""
+    """Make a run; if early stopping alone makes it INVALID, return it as `limit_missed` instead."""
     run = attempt(state)
     if not run.invalid or run.queries < ENOUGH_QUERIES:
         return run
@@ -409,7 +409,7 @@ class CaseRunner:
     def process(
         self, *, performance: bool, ask: ScoringSchedule | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run a process to time (`performance`) and score (`ask`) the case; `at` sets the rate."""
+        """Run a worker, timed if `performance`, scored if `ask` is given; `at` sets the rate."""
         self._processes += 1
         audit = at.audit if at else None
         job = self._job(scorer=ask is not None)

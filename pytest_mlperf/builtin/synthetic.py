@@ -14,7 +14,7 @@ class SyntheticOptions:
     """Options of the synthetic data set.
 
     Attributes:
-        path: Not read.
+        path: Accepted, but not used: samples are generated.
         samples: Number of samples.
         seed: Changes the digest, so that data sets of equal size differ.
     """

@@ -194,7 +194,7 @@ def _ratios(a: Measured, b: Measured, rule: RuleR) -> dict[str, MetricVerdict]:
 
 
 def _row(per: str, name: str, metric: MetricVerdict, a: float = 1.0, b: float = 1.0) -> Row:
-    """Return the row of a metric; the values of A and B are divided by `a` and `b`."""
+    """Return a metric's row `per` system, GPU or dollar, with A's value / `a` and B's / `b`."""
     assert metric.change is not None
     assert metric.low is not None
     assert metric.high is not None

@@ -83,7 +83,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
 
 
 def again(parsed: argparse.Namespace, *names: str) -> str:
-    """Return the user's command line with the values of these arguments, to paste into a shell."""
+    """Return the user's command line with positional argument `names[0]` and the other options."""
     values = {name: getattr(parsed, name.strip("-").replace("-", "_")) for name in names}
     if values.get("--runs-dir") == RUNS_DIR:
         del values["--runs-dir"]

@@ -256,7 +256,7 @@ class Repeated(CaseRunner):
     def process(
         self, *, performance: bool, ask: ScoringSchedule | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run a worker; set its overhead `start_s` [s]; raise MlperfError on a missed limit."""
+        """Run a worker; store its untimed seconds in `start_s`; MlperfError on a missed limit."""
         began = time.monotonic()
         process = super().process(performance=performance, ask=ask, at=at)
         run = process.run
@@ -357,7 +357,7 @@ NEAR_BEST_FACTOR = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Format the report on one accelerator's noise.
+    """Format calibrate's report on the noise of one accelerator.
 
     Attributes:
         default: Noise assumed without a calibration.
@@ -373,7 +373,7 @@ class Page:
     width: int
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of the report."""
+        """Yield the lines of the noise report: a table of metrics, then the settings."""
         named = ", ".join(f"{key} {value}" for key, value in self.machine.identity.items() if value)
         yield ""
         yield from fold(f"noise of {self.accelerator} ({named})", self.width, rest="  ")

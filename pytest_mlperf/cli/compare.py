@@ -139,7 +139,7 @@ def compare_case(
     limits: Callable[[Measured, Measured], Limits],
     roots: Sequence[Path] = (),
 ) -> ComparedCase:
-    """Judge B against A as its baseline; `limits(a, b)`: limits; `roots`: calibration folders."""
+    """Judge B against baseline A by the limits of `limits(a, b)`; `roots`: calibration folders."""
     case = b.case.id
     notes = [f"{label}: {one.reason}" for label, one in (("A", a), ("B", b)) if one.reason]
     if reason := why_not(a, b) or sentence(length_change(b.runs, a.runs) or ""):

@@ -153,7 +153,7 @@ def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
 
 
 def rule_of_pair(result: CaseResult, folders: Iterable[Path]) -> RuleR:
-    """Return the rule that judges a pair's speed ratio, with today's calibration."""
+    """Return rule R for a pair's speed ratio, with the calibrated noise of its machine if known."""
     verdict, suite = result.verdict, suite_of(result, folders)
     if suite is None or verdict.subject is None:
         return rule_for(verdict.case.accelerator, result.max_runs)
@@ -168,7 +168,7 @@ DROP_SAYS = {Answer.PASS: "ok", Answer.FAIL: "drop", Answer.MORE: "another pair"
 def explain_analyses(
     metric: MetricVerdict, runs: Sequence[Run], record: Record | None, rule: RuleR, width: int
 ) -> list[str]:
-    """Explain the interim analyses of a metric as lines; ValueError for impossible values."""
+    """Return lines on a metric's interim analyses; raise ValueError if a value is impossible."""
     about = METRICS[metric.metric]
     bound = limit(metric.metric, metric.limit) if metric.limit else ""
     head = f"{title(metric.metric)}: {about.direction} is better, limit {bound}; {metric.outcome}"
@@ -328,9 +328,9 @@ def explain_pairs(verdict: Verdict, claim: RatioVerdict, rule: RuleR, width: int
 def interleaved_lines(
     verdict: Verdict, metric: MetricVerdict, limits: Mapping[str, float], rule: RuleR, width: int
 ) -> list[str]:
-    """Return a heading, the pairs of runs of this build (a) and the other (b), and run times.
+    """Return lines: a heading, the pairs of runs (a: this build, b: the other), and run times.
 
-    `limits` are those of all judged metrics. Run times have the form "12:30:59 FOLDER".
+    `limits` are those of all judged metrics. A run time is the run's start, "12:30:59 FOLDER".
     """
     name, bound = metric.metric, limit(metric.metric, limits[metric.metric])
     head = f"{title(name)}: a is this build, b the other; limit {bound}; {metric.outcome}"

@@ -88,7 +88,7 @@ def in_words(planned: Planned, machine: Machine) -> str:
 
 
 def _adopted(planned: Planned, machine: Machine, file: Path) -> Iterator[str]:
-    """Move a baseline with the client's hardware to the server's identity; yield messages."""
+    """Move a baseline that names the client's hardware to the server's record; yield messages."""
     case, old_file, root = planned.case, file, file.parents[3]
     identity = machine.identity(case.accelerator)
     old = load_checked(file, case)

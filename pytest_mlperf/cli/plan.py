@@ -254,7 +254,7 @@ def _case(case: SuiteTest, cost: CaseCost, max_runs: int, held: Promises) -> dic
 
 
 def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, Any]]]:
-    """Return a GitHub Actions matrix: a job for each accelerator and suite of `jobs` (minutes)."""
+    """Return a GitHub Actions matrix: a job per accelerator and suite; `jobs` has the minutes."""
     rows = [
         {
             "accelerator": name,
@@ -305,7 +305,7 @@ MIN_JOB_MINUTES = 30
 def jobs_of(
     planned: Sequence[SuiteTest], measured: Costs, max_runs: int
 ) -> dict[str, dict[str, int]]:
-    """Return each job's time limit in minutes, by accelerator and suite file."""
+    """Return each CI job's time limit [min] for `max_runs` runs a case, by accelerator and file."""
     seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for case in planned:
         for name in case.accelerators:

@@ -138,10 +138,7 @@ BASELINES = Path("baselines")
 def rule_here(
     roots: Iterable[Path], accelerator: str, identity: Mapping[str, Property]
 ) -> tuple[RuleR, str]:
-    """Return (rule R with the noise of a machine, source of the noise as text).
-
-    `roots` are folders of baselines that may hold a calibration, nearest first.
-    """
+    """Return rule R with a machine's noise, by the first calibration in `roots`, and its source."""
     usual = rule_for(accelerator)
     for root in roots:
         rule, words = calibrated_rule(root, accelerator, identity, usual.max_runs)
@@ -158,7 +155,7 @@ def default_noise_text(rule: RuleR) -> str:
 def calibrated_roots(
     folder: Path | None, suites: Iterable[Path], results: Iterable[Path]
 ) -> list[Path]:
-    """Return folders that may hold calibrations: `folder`, else by suites, results or in git."""
+    """Return folders that may hold calibrations: `folder`, else near suites, results or in git."""
     if folder:
         return [folder]
     tracked = git_text("ls-files", "-z", "--", ":(top,glob)**/baselines/calibration/*.json")

@@ -78,7 +78,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
+    """Declare the arguments of `pytest-mlperf turns`."""
     parser.add_argument("a", metavar="A", help="the reference side")
     parser.add_argument("b", metavar="B", help="the side to judge")
     add(parser, "--case")

@@ -109,7 +109,7 @@ class SessionOption:
 
 
 def option_of(metavar: str, text: str, default: object, more: Mapping[str, Any]) -> SessionOption:
-    """Create an option with help `text`, fields `more`; metavar "a|b" allows only these words."""
+    """Create an option with help `text` and fields `more`; metavar "a|b" allows only a or b."""
     usual = one_of(*metavar.split("|")) if "|" in metavar else str
     return SessionOption(metavar=metavar, help=text, default=default, **{"convert": usual, **more})
 

@@ -14,7 +14,7 @@ FLOAT_BYTES = 4
 
 
 def converted(output: bytes, forms: Sequence[str]) -> bytes:
-    """Convert an answer from format forms[0] to forms[1]; raise ValueError if it does not fit."""
+    """Convert an answer from format forms[0] ("int64") to forms[1]; ValueError if impossible."""
     if tuple(forms) == TIMED_RANKED_ROWS:
         count = candidates(output)
         return output[: FLOAT_BYTES * (2 + count)] if count else output

@@ -45,7 +45,7 @@ class BaselineRun:
         control: Results of the micro-benchmark just before the run; empty if it was not run.
         state: Clocks, temperature and power cap of the GPUs; empty if not sampled.
         busy: Largest share of speed lost to other processes; None if unknown.
-        late: Large shares of latencies caused by the client itself, by metric.
+        late: Share of a latency that the client itself caused, by metric; only large shares.
         warmed: Whether the accelerator was used in this session before the run; None in old files.
         server: Metrics reported by the server, see `RunServing`; empty if not read.
         requests, lengths: By point of a curve, see `RunServing`; empty if unknown (old files).
@@ -169,7 +169,7 @@ class Record:
         return len(set(self.groups.values()))
 
     def noise_of(self, metric: str | None) -> SessionNoise | None:
-        """Return a metric's between-session noise; None if unknown, or if df counts a day twice."""
+        """Return a metric's session noise; None if unknown, or if df counts one day's sessions."""
         noise = self.session_noise.get(metric or "")
         return noise if noise and (noise.by_days or len(self.sessions) == self.days) else None
 
@@ -270,7 +270,7 @@ ADDED_FACTS = {
 
 
 def changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """Return the keys that differ; skip digests and server facts that only one side has."""
+    """Return the keys whose values differ; skip digests and server facts that only one dict has."""
     lacking = {k for k in old.keys() ^ new.keys() if k in ADDED_FACTS or k.startswith(SERVER_FACT)}
     return sorted(key for key in {*old, *new} - lacking if old.get(key) != new.get(key))
 
@@ -352,7 +352,7 @@ class Accepted:
         date: ISO 8601, UTC.
         commit: Commit of the tested project; None outside git.
         reason: The user's reason.
-        action: What changed in the record.
+        action: "record" for scores that are added, "replace" for scores that replace others.
         old, new: Aggregate score of each metric before (empty for the first entry) and afterwards.
     """
 
@@ -405,7 +405,7 @@ class AccuracyBaseline:
         identity: Hardware of the measurement; recorded, but no part of any key.
         fingerprint: Engine version, weights, options, data.
         history: Acceptances of scores, oldest first.
-        rerun: Difference of further passes of this build by metric; empty if none were made.
+        rerun: Variation between repeated passes of this build, by metric; empty if not repeated.
         answers: Number of answers, and of empty and cut ones, see `Accuracy.answers`; empty if
             unknown (old files).
     """

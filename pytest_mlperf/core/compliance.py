@@ -45,7 +45,7 @@ class LoggedAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedScore:
-    """Hold a performance result: samples/s (Offline, Server) or a latency [ns]."""
+    """Hold a run's speed for compliance tests: samples/s (Offline, Server) or a latency [ns]."""
 
     scenario: Scenario
     value: float
@@ -60,7 +60,7 @@ class SpeedScore:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Hold the result of one check: file name and text of its report, its faults, and remarks."""
+    """Hold one check's result: the report's file name and text, why it failed (`faults`), notes."""
 
     file: str
     text: str

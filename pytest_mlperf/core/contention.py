@@ -212,7 +212,7 @@ def busiest(seen: Sequence[Contention | None]) -> Note | None:
 
 
 def core_users(seen: Contention | None, client: float) -> Note:
-    """Return a note on the cores that the run, its client (mean: `client`) and others used."""
+    """Return a note on the mean cores used by the run, by its client (`client`), and by others."""
     if seen is None or seen.own_s is None or not seen.window_s:
         return Note.of("cores_unknown")
     used = {
@@ -233,7 +233,7 @@ def busy_names(seen: Contention) -> str:
 
 
 def load_seen(seen: Contention) -> Note:
-    """Return a note on other processes' load; delays that are unknown or short [s] become None."""
+    """Return a note on other processes' load; a delay [s] becomes None if unknown or negligible."""
     rare = ("stolen_s", "throttled_s", "memory_some_s")
     rare_s = {name: getattr(seen, name) or 0.0 for name in rare}
     rare_s = {name: s if s > MIN_TOLD_SHARE * seen.window_s else None for name, s in rare_s.items()}

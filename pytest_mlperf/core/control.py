@@ -147,7 +147,7 @@ def min_relative_sd(accelerator: str) -> float:
 
 
 def most_significant(comparisons: Sequence[ControlComparison]) -> ControlComparison | None:
-    """Return the difference with most standard deviations; None if none is significant."""
+    """Return the largest change, in standard deviations; None if no comparison is significant."""
     worst = max(comparisons, key=lambda figure: figure.deviations, default=None)
     return worst if worst and worst.is_significant else None
 
@@ -158,7 +158,7 @@ def steady(comparisons: Sequence[ControlComparison]) -> bool | None:
 
 
 def cannot_say(current: Sequence[Control], baseline: Sequence[Control]) -> Note | None:
-    """Return why micro-benchmarks are not comparable (not run, too few, other library), or None."""
+    """Return why micro-benchmarks cannot be compared, e.g. too few runs; None if they can."""
     if not any(current):
         return Note.of("control_not_run")
     if sum(map(bool, baseline)) < MIN_SPREAD_RUNS:

@@ -145,7 +145,7 @@ def _resolved(annotation: Any, module: Mapping[str, Any]) -> Any:
 
 
 def kind(annotation: Any, *, article: bool = False) -> str:
-    """Return a type in a suite's words: "whole number or array of whole numbers"."""
+    """Return a type in a suite's words: "whole number"; with `article`: "a whole number"."""
     origin, inside = get_origin(annotation) or annotation, get_args(annotation)
     if origin is Annotated:
         return kind(inside[0], article=article)

@@ -191,7 +191,7 @@ class Engine:
 
     @classmethod
     def works_on(cls, options: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Return (name of the device option, device such as "cuda:0"); None if unknown."""
+        """Return (name of the option that selects the device, device "cuda:0"), None if unknown."""
         del options
         return None
 
@@ -309,7 +309,7 @@ class Engine:
         return None
 
     def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
-        """Recount output tokens: {sample: (all, after first part)}; None if unsupported."""
+        """Recount output tokens; return {sample: (all, those after the first part)} or None."""
         return None
 
     def describe(self) -> Mapping[str, str]:

@@ -76,7 +76,7 @@ def guarantee(
 
 
 def run_sd(record: Record, metric: str, rule: RuleR) -> float | None:
-    """Return the log sd of runs in a session, moderated by rule R's prior; None without runs."""
+    """Return the sd of log metric in sessions, moderated by rule R's prior; None without runs."""
     there = [run for run in record.runs if metric in run.metrics]
     if not there:
         return None

@@ -40,7 +40,7 @@ class CaseSeries:
 
     @property
     def key(self) -> str:
-        """Digest of the series, the same on every machine."""
+        """Digest of case, kind of test, profile, metric, hardware and conditions of the series."""
         conditions = sorted(self.conditions.items())
         about = [self.case.id, self.kind, self.profile, self.metric, self._hardware, conditions]
         return _digest(about)[:32]
@@ -231,7 +231,7 @@ class LatestVerdict:
 
 
 def latest_of(results: Results) -> Iterator[LatestVerdict]:
-    """Yield a session's verdicts, in order, from runs without handicap on real accelerators."""
+    """Yield a session's verdicts on real accelerators, except those of deliberately slowed runs."""
     for result in results.cases:
         if result.handicap or result.pretended:
             continue

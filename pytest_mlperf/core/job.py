@@ -116,7 +116,7 @@ class LoadGenSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRun:
-    """Hold settings of a compliance test; seeds or data of None are those of the timed run."""
+    """Hold the settings of a compliance test; it uses the timed run's seeds or data if None."""
 
     test: str
     settings: Mapping[str, int]
@@ -141,6 +141,8 @@ class EarlierBuild:
     """Describe another build, whose runs are interleaved with those of the current build.
 
     Attributes:
+        elsewhere: Other Python environment of the engine; None for this one.
+        suite: Path of the suite file.
         git: Git ref, or `MERGE_BASE`; None for the code in the working folder.
         wheels: pip arguments with full paths; these packages precede those of this Python.
         wheel: These arguments as the suite writes them.
@@ -173,7 +175,7 @@ class CalibrationData:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointBuild:
-    """Describe a quantised checkpoint to build; `written`: `options` with variables unexpanded."""
+    """Describe a quantised checkpoint to build; `written` is `options` with `${VAR}` unexpanded."""
 
     use: str
     target: str
@@ -196,7 +198,7 @@ class CheckpointBuild:
 class Search:
     """Describe a search for the highest rate [samples/s] that meets latency limits.
 
-    Its first rate is `start`, or measured if None. With `bounds` it searches requests in flight.
+    The first rate is `start`; None measures it. With `bounds`, search for requests in flight.
     """
 
     conditions: tuple[Condition, ...]
@@ -298,7 +300,7 @@ class MeasuredCase:
 
     @property
     def scored(self) -> Self:
-        """Copy of the job whose timed runs use the accuracy pass's data set, if that differs."""
+        """The job, with the accuracy pass's data set for timed runs as well if it is another."""
         return self
 
 
@@ -339,7 +341,7 @@ class Job(MeasuredCase):
 
     @property
     def scored(self) -> Self:
-        """Copy of the job whose timed runs use the accuracy pass's data set, if that differs."""
+        """The job, with the accuracy pass's data set for timed runs as well if it is another."""
         return self if self.scoring.data is None else self.on(self.scoring.data)
 
     def on(self, data: ScoredData) -> Self:

@@ -386,5 +386,5 @@ def gated_metrics(
 
 
 def official_metric(scenario: Scenario) -> str:
-    """Return the metric that MLPerf reports: a latency for single queries, else a rate."""
+    """Return the metric that MLPerf reports: a latency in Single- or MultiStream, else a rate."""
     return _GATED[scenario][0] if scenario.answers_one_at_a_time else "throughput"

@@ -164,13 +164,13 @@ class Sign:
         point: float | None = None,
         **values: Any,
     ) -> Sign:
-        """Return a warning whose text is the note with these values; other fields: see `Sign`."""
+        """Return a `key` warning whose text is `note` with `values`; other fields: see `Sign`."""
         text = Note.of(note, **values)
         return cls(key=key, text=text, seconds=seconds, share=share, point=point)
 
     @property
     def kind(self) -> tuple[str, str, object]:
-        """Key that is equal for warnings that differ only in figures, concurrency or rate."""
+        """Tuple (GPU UUID, kind, text if it matters), equal for repeats of a warning."""
         return self.gpu, self.key, self.text if self.key in TEXT_KEYS else ""
 
     @property
@@ -206,7 +206,7 @@ def gpu_sentences(texts: Sequence[tuple[str, str]], gpus: int) -> list[str]:
 
 
 def ranges_of(texts: Iterable[tuple[str, str]]) -> list[tuple[list[str], str]]:
-    """Merge (name, text) pairs whose texts differ only in figures: (names, text with ranges)."""
+    """Merge (name, text) pairs whose texts differ only in numbers, to (names, text with ranges)."""
     alike: dict[str, dict[str, list[str]]] = {}
     for name, text in texts:
         alike.setdefault(_FIGURE.sub("\0", text), {}).setdefault(name, []).append(text)

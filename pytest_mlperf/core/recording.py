@@ -51,7 +51,10 @@ def missing_days_advice(record: Record) -> Note | None:
 def one_day_note(
     record: Record, limits: Mapping[str, float], rule: rule_r.RuleR, *, interleaves: bool
 ) -> Note | None:
-    """Return a note on the drop that fails against a baseline of one day; None for more days."""
+    """Return a note on the drops that fail even on a baseline of one day; None for more days.
+
+    `interleaves`: the note says that interleaved runs, not more days, decide smaller drops.
+    """
     if record.days > 1 or len(record.runs) < rule_r.GATING_RUNS:
         return None
     drops = []
@@ -167,7 +170,7 @@ def value_change(metric: str, before: float | None, after: float) -> Note:
 def worsened(
     old: Sequence[BaselineRun], new: Sequence[BaselineRun], limits: Mapping[str, float]
 ) -> list[Note]:
-    """Return notes on the gated metrics that are worse in, or missing from, the new runs."""
+    """Return a note per metric in `limits` that `new` lacks, or whose geometric mean got worse."""
     before, after = geometric_means(old), geometric_means(new)
     worse = []
     for metric in filter(before.__contains__, limits):

@@ -152,7 +152,7 @@ class Suspect:
 
 
 def newest(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
-    """Return the newest suspect entry of each test, ordered by the first entries of the tests."""
+    """Return the newest record per test, profile and hardware, in order of first occurrence."""
     latest: dict[Key, Suspect] = {}
     for suspect in suspects:
         there = latest.get(suspect.key)
@@ -329,12 +329,12 @@ def _first_date(metric: str, verdict: Verdict, earlier: Suspect | None) -> str:
 def second_day(
     verdict: Verdict, earlier: Suspect | None, date: str, *, at_once: bool = False
 ) -> Verdict:
-    """Fail PROVISIONAL drops that also occurred in the last session, on an earlier day.
+    """Return the verdict, failed by PROVISIONAL drops that a session of an earlier day showed too.
 
     Args:
         earlier: The test's suspect entry of the last session.
         date: Start of this session, ISO 8601, UTC.
-        at_once: Whether a drop from a baseline with enough days fails on the first day.
+        at_once: Whether a drop fails on its first day if the baseline's runs are from `DAYS` days.
     """
     today = date[:10]
 

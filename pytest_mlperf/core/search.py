@@ -79,7 +79,7 @@ class SearchOutcome:
         high: The lowest rate above `low` that missed a limit.
         metric: The latency metric that exceeded its limit at `high`.
         precision: The requested width of the bracket, as a share of the rate.
-        reached: Whether the final bracket is that narrow.
+        reached: Whether the final bracket is as narrow as `precision`.
         tried: Every run, in order.
         whole: Whether the rates are (whole) numbers of requests in flight.
     """
@@ -136,7 +136,7 @@ def search_entry(
     is_invalid: bool = False,
     folder: str = "",
 ) -> SearchRun:
-    """Return a search run: its latency nearest the limit, `held` if met and not `is_invalid`."""
+    """Return a search run with the latency nearest its limit; `held` if below and not invalid."""
     first = max(conditions, key=lambda condition: metrics[condition.metric] / condition.below)
     value = metrics[first.metric]
     return SearchRun(
@@ -219,7 +219,7 @@ def next_rate(tries: Sequence[SearchRun], plan: SearchPlan) -> float | None:
 def _next_load(
     rate: float, plan: SearchPlan, low: SearchRun | None = None, high: SearchRun | None = None
 ) -> float | None:
-    """Return `rate`, or for concurrency the nearest integer not yet tried; None if none is left."""
+    """Return `rate`; for concurrency, an integer between `low` and `high`, None if none is left."""
     if plan.bounds is None:
         return rate
     least = low.rate + 1 if low else plan.bounds[0]
@@ -237,7 +237,7 @@ def load_text(rate: float, is_concurrency: bool, unit: str = "/s") -> str:
 
 
 def bracket(tries: Sequence[SearchRun]) -> tuple[SearchRun | None, SearchRun | None]:
-    """Return the tries (highest rate within the limits, lowest rate beyond); None if missing."""
+    """Return the runs at (highest rate that met the limits, lowest that missed), None if absent."""
     latest = {run.rate: run for run in tries}.values()
     missed = [run for run in latest if not run.held]
     high = min(missed, key=lambda run: run.rate, default=None)
@@ -246,7 +246,7 @@ def bracket(tries: Sequence[SearchRun]) -> tuple[SearchRun | None, SearchRun | N
 
 
 def search_outcome(tries: Sequence[SearchRun], plan: SearchPlan, limit_text: str) -> SearchOutcome:
-    """Return a rate search's outcome; raise NoRate if all rates or none meet `limit_text`."""
+    """Return a rate search's outcome; raise NoRate if all tries met `limit_text`, or none did."""
     low, high = bracket(tries)
     whole = plan.bounds is not None
     noun, start = ("concurrency", "start or bounds") if whole else ("rate", "start")
@@ -294,7 +294,7 @@ def _is_narrow(low: SearchRun, high: SearchRun, plan: SearchPlan) -> bool:
 
 
 def _zero_crossing(low: SearchRun, high: SearchRun) -> float:
-    """Return the log distance from `low`'s rate to that at which interpolated latency = limit."""
+    """Return ln(rate / `low`'s rate) of the rate whose interpolated latency equals its limit."""
     return _width(low, high) * -low.excess / (high.excess - low.excess)
 
 

@@ -23,7 +23,8 @@ LATENCY = "latency_p50"
 class StageTime:
     """Hold a stage's median times [s per sample]; `metric` ends in "@64" at concurrency 64.
 
-    `moved`: beyond all baseline runs, by over STAGE_SHARE of the stage and WHOLE_SHARE of the sum.
+    `moved`: whether `current_s` is outside the range of the baseline runs, and differs from
+    `baseline_s` by more than STAGE_SHARE of it and WHOLE_SHARE of the latency.
     """
 
     metric: str

@@ -77,7 +77,7 @@ def _version(fingerprint: Mapping[str, str], name: str, keys: Sequence[str]) -> 
 
 
 def distinct(points: Sequence[TrendPoint]) -> list[TrendPoint]:
-    """Return points, oldest first, without those whose runs a later point contains too."""
+    """Drop baselines whose runs a later baseline contains; return the others, oldest first."""
     kept: list[TrendPoint] = []
     for point in points:
         runs = _runs(point)

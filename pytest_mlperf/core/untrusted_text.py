@@ -122,7 +122,7 @@ def csv_cell(value: object) -> object:
 
 
 def markdown_text(text: str) -> str:
-    """Return untrusted text as plain words in a cell: no markup, HTML, mention or new line."""
+    """Return untrusted text for a Markdown table cell: no markup, HTML, mention or new line."""
     return visible(text, keep="\n\r").translate(_MARKDOWN)
 
 

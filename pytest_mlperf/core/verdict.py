@@ -31,7 +31,7 @@ class InterimAnalysis:
 
     Attributes:
         change: Logarithm of the ratio of the means, below 0 if the runs are worse.
-        se: Its standard error by rule R.
+        se: Standard error of `change`, by rule R (the test of speed).
         df: Degrees of freedom of the standard error.
         session: Id of the baseline session that was compared with the others; "" for current runs.
     """
@@ -88,7 +88,7 @@ class InterleavedRuns:
 
 
 class GateState(StrEnum):
-    """Name the result of the accuracy gate for an accuracy pass."""
+    """Enumerate results of the accuracy gate: met, missed, undecided, or no reference score."""
 
     KEPT = "kept"
     FAILED = "failed"
@@ -101,8 +101,8 @@ class Gate:
     """Hold the result of the accuracy gate and its samples.
 
     Attributes:
-        state: KEPT requires the whole data set and all scores. FAILED on a part is proven by a
-            test. NONE: there is no reference score.
+        state: KEPT (all samples and metrics scored, gate met), FAILED (missed; on a part of the
+            samples, proven by a test), UNDECIDED, or NONE (no reference score).
         samples: Number of scored samples.
         total: Number of samples in the gate's data set; above `samples` if only a part was scored.
         unscored: Metrics of the gate that the scorer did not compute.
@@ -115,7 +115,7 @@ class Gate:
 
     @property
     def evaluated(self) -> bool:
-        """Whether the gate has a result."""
+        """Whether the gate was decided: its state is KEPT or FAILED."""
         return self.state in {GateState.KEPT, GateState.FAILED}
 
     @property
@@ -169,7 +169,7 @@ def worst(outcomes: list[Outcome]) -> Outcome:
 
 
 class Unchecked(StrEnum):
-    """Name the reason why accuracy was not checked for a verdict on speed or energy."""
+    """Enumerate the reasons why accuracy was not checked for a verdict on speed or energy."""
 
     DUMMY = "dummy weights"
     SCORER_BROKE = "scorer broke"
@@ -482,7 +482,7 @@ class Verdict:
 
     @property
     def fails(self) -> bool:
-        """Whether the verdict fails its test under any options; others fail only by an option."""
+        """Whether the verdict fails its test even without --mlperf-fail-on, which adds outcomes."""
         provisional = self.outcome is Outcome.PROVISIONAL
         return self.outcome.fails or (provisional and any(m.fails for m in self.metrics))
 

@@ -271,12 +271,12 @@ class Probe:
         return None
 
     def answer(self) -> Any:
-        """Read until a method gives a value; return it, or None if no method is left."""
+        """Try read methods, best first, until one gives a value; return it, or None if all fail."""
         tries = (self.read() for _ in range(REFUSALS * len(self.ways)))
         return next((value for value in tries if value is not None), None)
 
     def set_failure(self, *, at_end: bool = False) -> None:
-        """Set `failure` if no read gave a value; wait until `at_end` if values were implausible."""
+        """Set `failure` if no method gave a value; after an implausible value only if `at_end`."""
         if self.way is None and self.failure is None and (at_end or self.last != IMPOSSIBLE_VALUE):
             self.failure = f"{self.ways[0].name} gave no value; last answer: {self.last}"
 
@@ -338,7 +338,7 @@ MAX_READ_EVENTS = 64
 
 
 def xids() -> ReadMethod:
-    """Return the method to read new XIDs without waiting; the first read only registers."""
+    """Return a method to read a GPU's new XID errors without waiting; its first call registers."""
     registered: dict[int, Any] = {}
 
     def read(nvml: Any, handle: Any) -> list[int]:

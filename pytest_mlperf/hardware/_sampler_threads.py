@@ -73,10 +73,10 @@ class Rates:
 def choose(
     costs: Mapping[str, ReadCost], gpus: int, *, trace_hz: float = TOPS_HZ["trace"]
 ) -> Rates:
-    """Choose sampling rates: lower the most expensive one until the total fits the budget.
+    """Choose the sampling rate of each group of quantities, within budgets of CPU and driver time.
 
-    `costs` has the most expensive GPU's cost by group; groups that are not read are missing. Even
-    the lowest rates may exceed the budget. Energy is read at every n-th reading of power.
+    The most expensive rate is lowered first; even the lowest rates may exceed the budgets. `costs`
+    are those of the most expensive GPU. Energy is read at every n-th reading of power.
     """
     free = ReadCost(cpu_s=0.0, wall_s=0.0)
     paid = {group: costs.get(group, free) for group in TOPS_HZ}
@@ -111,7 +111,7 @@ def cpu_allowed(gpus: int) -> float:
 
 
 def _waiting(paid: Mapping[str, ReadCost], gpus: int) -> float:
-    """Return the share of time that each GPU's thread may wait for NVML; `paid`: cost of reads.
+    """Return the share of time each GPU thread may spend in NVML; `paid`: read costs by group.
 
     If a driver is slow even at the lowest rates, the share is raised, so that one slow quantity
     does not slow down the fast ones. The CPU share is never raised.
@@ -127,7 +127,7 @@ THREAD_GRACE_SECONDS = 1.0
 
 
 class Writer:
-    """Write lines of several threads in batches."""
+    """Write lines of several threads to a file in batches."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file, self._next = file, 0.0

@@ -201,11 +201,12 @@ class UsageTotals:
     Attributes:
         busy_s: Processor time of all processes on the watched cores.
         stolen_s: Time of these cores that the hypervisor gave to other virtual machines.
+        everyone: Usage of every process on the machine.
         group: Pids of the watched processes.
         serves: Whether the watched server's process was found; None if no server is watched.
         throttled_s: Throttled time by control group, see `_throttled`.
         cpu_s: Time in which at least one process waited for a core, from PSI.
-        memory_s: (Time in which any process, in which all waited for memory), from PSI.
+        memory_s: Times in which some process waited for memory, and in which all did, from PSI.
     """
 
     at_s: float
@@ -439,7 +440,7 @@ class Window:
     """Read CPU and memory counters and the wall clock at the start and at the end of a run.
 
     Attributes:
-        clock: Steps of the wall clock in between.
+        clock: Detects whether the wall clock was set during the run.
     """
 
     def __init__(self, watch: ContentionMonitor) -> None:
@@ -460,5 +461,5 @@ class Window:
 
     @property
     def seen(self) -> dict[str, Any] | None:
-        """Load in the window, as fields of `Contention`; None if one of two readings is missing."""
+        """Processor load from start to end, as fields of `Contention`; None if a reading failed."""
         return self.watch.between(*self._edges) if len(self._edges) == 2 else None

@@ -24,7 +24,7 @@ UNRELEASED = (0, 2)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceNameSupport:
-    """Hold an error text per form of GPU name that a library refuses from version `since` on."""
+    """Hold the GPU name forms that a library refuses from version `since` on, with error texts."""
 
     since: tuple[int, ...] = (0,)
     refused: Mapping[Form, str] = field(default_factory=dict)

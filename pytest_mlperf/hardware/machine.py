@@ -31,7 +31,7 @@ class AmbiguousOrder(ValueError):
 
 
 def visible(devices: Sequence[nvidia.GpuState], environ: Mapping[str, str]) -> list[str]:
-    """Return the UUIDs that a CUDA process with these variables sees, in CUDA's order.
+    """Return the UUIDs that a CUDA process with environment `environ` sees, in CUDA's order.
 
     Raises AmbiguousOrder for a GPU number if CUDA sorts by speed and the products differ.
     """
@@ -182,7 +182,7 @@ class Machine:
         return every if len(every) >= count else []
 
     def with_identity(self, identity: Mapping[str, Property]) -> Machine:
-        """Return a copy with the server, shared host, harness and limit stored in `identity`."""
+        """Return a copy with the server, shared host, harness and power limit in `identity`."""
         if SOURCE in identity:
             theirs = {name: value for name, value in identity.items() if name != "harness"}
             server = self.with_server(ServerIdentity(properties=theirs))

@@ -100,7 +100,7 @@ def _read(device: _nvml.NvmlDevice, quantity: str) -> Any:
 
 
 def main() -> None:
-    """Wait until GPUs are free; print their memory use as JSON; exit 1 if NVML fails."""
+    """Wait, up to a limit, for the GPUs in argv to be free; print memory use as JSON, or exit 1."""
     limit_s, earlier_use = sys.argv[1:]
     # The default action ends a process even inside a call that hangs.
     signal.alarm(int(float(limit_s) + NVML_START_SECONDS) + 1)

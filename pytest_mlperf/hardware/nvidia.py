@@ -28,7 +28,7 @@ COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process
 def properties(
     device: _nvml.NvmlDevice, gpu: Mapping[str, _nvml.Property], sampled: Mapping[str, _nvml.Probe]
 ) -> dict[str, Property]:
-    """Return the properties that affect a GPU's speed or what its energy readings include."""
+    """Return a GPU's properties that affect its speed, or scope and source of energy readings."""
     watts, joules, reasons = (sampled[n].answer() for n in ("power_w", "energy_j", "reasons"))
     limit, ecc, mig, memory_gib = (gpu[n] for n in ("limit_w", "ecc", "mig", "memory_gib"))
     pci_numbers = [n for n in (gpu["pci_device"], gpu["pci_subsystem"]) if isinstance(n, int)]
@@ -53,7 +53,7 @@ def properties(
 
 
 def surroundings(device: _nvml.NvmlDevice, gpu: Mapping[str, _nvml.Property]) -> dict[str, str]:
-    """Return the known properties whose changes are reported but do not select a baseline."""
+    """Return a GPU's known firmware, PCIe link, modes and UUID hash, shown if they change."""
     generation, width = gpu["max_pcie_generation"], gpu["max_pcie_width"]
     facts = {
         "vbios": decoded(gpu["vbios"]),
@@ -192,7 +192,7 @@ class GpuState(TypedDict):
         parent: UUID of the physical GPU, its own without MIG; None if it cannot be read.
         address: Older name of an instance, "MIG-GPU-…/gi/ci"; None without MIG.
         bus: Bus address in sysfs, "0000:3b:00.0"; None if unknown.
-        paths: Connection to each other GPU by UUID, see `paths`.
+        paths: Connection to each other GPU by its UUID, e.g. "NV18 NVSwitch"; None if unknown.
         unread: Reasons why quantities cannot be sampled, by name.
         identity: Properties that must equal a baseline's; None if unknown.
         surroundings: Known properties outside the identity whose changes are reported.

@@ -125,7 +125,7 @@ def _power(gpu: Mapping[str, _nvml.Property]) -> list[_nvml.ReadMethod]:
 
 
 def _scopes(gpu: Mapping[str, _nvml.Property], name: str, number: int) -> list[_nvml.ReadMethod]:
-    """Return readers of NVML power field `number`: for the GPU, the module; on Grace reversed."""
+    """Return readers [W] of NVML field `number`: the GPU's, then the module's (Grace: reversed)."""
     ways = [
         _field(name, number, scale=1e-3),
         _field(f"{name} of the module", number, MODULE_SCOPE, scale=1e-3),
@@ -141,7 +141,7 @@ def read_field(number: int, scope: int = 0) -> Callable[[Any, Any], Any]:
 def _fields(
     nvml: Any, handle: Any, fields: Mapping[Quantity, int | tuple[int, int]]
 ) -> dict[Quantity, Any]:
-    """Read `fields` (number, or number and scope); NVMLError if the GPU is lost or all fail."""
+    """Read NVML fields, each an id or (id, scope); NVMLError if all fail or the GPU is lost."""
     entries = nvml.nvmlDeviceGetFieldValues(handle, list(fields.values()))
     codes = [entry.nvmlReturn for entry in entries]
     fatal = next(filter(_nvml.FATAL_ERRORS.__contains__, codes), 0)
@@ -157,7 +157,7 @@ def _fields(
 def _answers(
     nvml: Any, quantities: Iterable[Quantity], ask: Callable[[Quantity], Any]
 ) -> dict[Quantity, Any]:
-    """Return `ask(quantity)` by readable quantity; NVMLError if GPU lost or none is readable."""
+    """Return `ask(quantity)` by readable quantity; NVMLError if the GPU is lost or none is."""
     answers, last = {}, None
     for quantity in quantities:
         try:

@@ -113,7 +113,7 @@ CAP_SYS_ADMIN = 21
 
 
 def may_set(proc: Path = Path("/proc")) -> bool:
-    """Return whether this process has the capability to set limits; a container may refuse it."""
+    """Return whether this process has CAP_SYS_ADMIN, which setting a power limit requires."""
     with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
         rows = (proc / "self/status").read_text("ascii").splitlines()
         mask = next(row.split()[1] for row in rows if row.startswith("CapEff:"))
@@ -206,7 +206,7 @@ def restore(library: _nvml.NvmlLibrary, note: LimitNote, folder: Path) -> str:
 def restore_all(
     library: _nvml.NvmlLibrary, uuids: Sequence[str], folder: Path
 ) -> dict[str, list[str]]:
-    """Restore GPUs' saved power limits; return reports in "done" and errors in "troubles"."""
+    """Restore these GPUs' saved power limits; return messages: "done" and (errors) "troubles"."""
     done: list[str] = []
     troubles: list[str] = []
     notes = saved_limits(folder)
@@ -259,7 +259,7 @@ def _print_line(answer: object) -> None:
 
 
 def main() -> None:
-    """Run `set` or `restore`; exit with 1 if a GPU's limit was not restored."""
+    """Set power limits of GPUs until stdin closes, or restore them; exit with 1 if one remains."""
     command, folder, *rest = sys.argv[1:]
     for number in END_SIGNALS:
         signal.signal(number, lambda number, _: sys.exit(128 + number))

@@ -77,7 +77,7 @@ class Nvml:
         return handle and self._pointer(handle)
 
     def energy(self, part: Any) -> dict[str, Any]:
-        """Return "uuid" (hashed), "gpu" (name), "watts" and "joules" (counter); None if unknown."""
+        """Return a GPU's "uuid" (hash), "gpu" (name), "watts", "joules"; None where unknown."""
         total = "nvmlDeviceGetTotalEnergyConsumption"
         milliwatts = self.call("nvmlDeviceGetPowerUsage", part)
         millijoules = self.call(total, part, form="Q")
@@ -89,7 +89,7 @@ class Nvml:
         }
 
     def gpu(self, gpu: Any, part: Any) -> dict[str, Any]:
-        """Describe a GPU or MIG instance; "identity" equals `hardware.nvidia.properties`."""
+        """Return properties, memory use, energy and power of a GPU or its MIG instance `part`."""
         memory = self.call("nvmlDeviceGetMemoryInfo", part, form="3Q")  # total, free, used
         pci = self.call("nvmlDeviceGetPciInfo_v3", gpu, form=PCI_INFO)
         limit_mw = self.call("nvmlDeviceGetEnforcedPowerLimit", gpu)

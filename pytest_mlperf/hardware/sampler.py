@@ -175,7 +175,7 @@ def _versions(nvml: Any) -> dict[str, str | int | None]:
 
 
 def end_with_stdin() -> threading.Event:
-    """Return an event that is set when stdin closes; force this process to exit some time later."""
+    """Return an event set when stdin closes; kill this process `NVML_GRACE_SECONDS` later."""
     stop = threading.Event()
 
     def watch() -> None:

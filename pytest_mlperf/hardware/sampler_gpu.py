@@ -144,7 +144,7 @@ def timed_reading(probe: _nvml.Probe) -> tuple[float, Any]:
 def open_gpus(
     library: _nvml.NvmlLibrary, uuids: Sequence[str], driver: str
 ) -> tuple[list[SampledGpu], list[dict[str, Any]]]:
-    """Open the GPUs; return those that answer, and the other GPUs' entries in record "ready"."""
+    """Return (GPUs that can be sampled, dicts with index, UUID and reason for the others)."""
     gpus: list[SampledGpu] = []
     silent: list[dict[str, Any]] = []
     for index, uuid in enumerate(uuids):

@@ -70,7 +70,7 @@ def _reported(
     facts: Mapping[str, str] = MappingProxyType({}),
     **others: Any,
 ) -> ServerIdentity:
-    """Return a server's identity by one source; raise RunError if it lacks the accelerator."""
+    """Return a server's identity from `source`; raise RunError if `gpus` lack the accelerator."""
     if len(gpus) > MAX_GPUS:
         raise _fault(
             f"{source} reports more than {MAX_GPUS:,} GPUs: let it report only the server's GPUs"
@@ -166,7 +166,7 @@ def _no_json(source: str, answer: bytes) -> RunError:
 
 
 def _parse_document(answer: bytes, source: str = "") -> Any:
-    """Parse a JSON answer; if it is malformed, raise RunError, or return None without `source`."""
+    """Parse a JSON answer; if malformed, raise RunError about `source`, or return None for ""."""
     with contextlib.suppress(ValueError):
         return parse_json(answer)
     if source:
@@ -245,7 +245,7 @@ def parse_probe(answer: bytes, accelerator: str, url: str) -> ServerIdentity:
 
 
 def identify_by_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> ServerIdentity:
-    """Return a server's identity by a DCGM page (`chosen` GPUs or hosts); RunError if none fits."""
+    """Return a server's identity from a DCGM page; RunError if no `chosen` GPU or host is in it."""
     gpus = read_exporter(page, chosen)
     if not gpus:
         listed = "no GPU: correct its URL"

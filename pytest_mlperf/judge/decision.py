@@ -53,5 +53,5 @@ class Decision:
 
     @property
     def high(self) -> float:
-        """Upper end of the confidence interval that decided, on the scale of the procedure."""
+        """Upper end of the confidence interval that decided."""
         return self.interval[1]

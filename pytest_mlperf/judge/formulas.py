@@ -117,7 +117,7 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
 
 
 def bound_of(direction: Direction, limit: float) -> float:
-    """Return a regression by the share `limit` as a log ratio, negative also if lower is better."""
+    """Return the log ratio of a drop: log(1 - limit), or -log(1 + limit) if lower is better."""
     if direction is Direction.HIGHER:
         if not 0 < limit < 1:
             raise ValueError(f"the largest drop is {limit!r}; it must lie between 0 and 1")

@@ -209,7 +209,7 @@ MIN_GROUPS = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorProbabilities:
-    """Error probabilities of a mean's upper (alpha), lower (beta), Gaffke's lower bound (rare)."""
+    """Error rates of bounds of a mean: upper `alpha`, lower `beta`, Gaffke's lower `rare`."""
 
     alpha: float
     beta: float
@@ -294,7 +294,7 @@ def with_rare_losses(
     """Return the lower of `low`, a bound of the mean change, and Gaffke's bound for rare losses.
 
     Gaffke's bound assumes one more loss: the largest in `changes`, and if samples are missing (not
-    `all_seen`), at least `usual_loss(possible)`. Both map a value to its number of samples.
+    `all_seen`), at least `usual_loss(possible)`. Both count samples, by change and by loss.
     """
     seen = max(0.0, -min(changes))
     unseen = seen if all_seen else max(seen, usual_loss(possible))

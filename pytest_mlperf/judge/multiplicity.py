@@ -174,7 +174,7 @@ class Null:
         return max(p, self._empirical_p_value(farthest))
 
     def _empirical_p_value(self, away: float) -> float:
-        """Return the one-sided empirical p value of a drop by `away` standard errors in `seen`."""
+        """Return the one-sided p value: half the share of `seen` changes that reach `away`."""
         if not self.seen:
             return 0.0
         farther = len(self.seen) - bisect_left(self.seen, away)
@@ -228,7 +228,7 @@ def estimate(
 
 
 def _session_spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, float]:
-    """Return (sd of session effects, one-sided t bound of a new session's effect).
+    """Return (sd of session effects, one-sided t bound of a new one at COMMON_SHIFT_RISK).
 
     `medians` are the sessions' median log changes. The prior is one session with the variance
     session share · `unit`².
@@ -242,7 +242,7 @@ def _session_spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple
 
 
 def _quantile_ratio(compared: Iterable[Compared], *, two_sided: bool) -> float:
-    """Return the largest ratio, at least 1, of observed to Student's t quantiles of change / se."""
+    """Return the largest ratio, at least 1, of quantiles of change / se to those of Student's t."""
     changes = list(compared)
     df = median(df for _, _, df in changes)
     away = sorted((abs(c) if two_sided else c) / se for c, se, _ in changes)

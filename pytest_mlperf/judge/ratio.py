@@ -117,7 +117,7 @@ def _judge(
 def _estimate(
     logs: Sequence[float], runs: Sequence[Value], rule: RuleR
 ) -> tuple[float, float, float, float]:
-    """Return the log ratio's (lower t bound at beta, mean, upper at alpha, sd of one pair)."""
+    """Return the log ratio's lower t bound at beta, mean, upper bound at alpha, and a pair's sd."""
     k, mean = len(logs), fmean(logs)
     squares = math.fsum((x - mean) ** 2 for x in logs)
     within = fmean(run.within_se**2 for run in runs)
@@ -125,7 +125,7 @@ def _estimate(
     worst_sd, worst_df = _pair_sd(squares, k, within, rule.prior_df, MAX_NOISE_RATIO, rule)
 
     def reach(error: float) -> float:
-        """Return the half width of the mean log ratio's interval at a one-sided `error`."""
+        """Return t·se of the mean log ratio at one-sided `error`, adjusted for interim analyses."""
         usual, rare = ((1 - WORST_SHARE) * error, WORST_SHARE * error)
         far = t_isf(usual * _error_share(k, rule.max_runs), df) * sd
         return min(far, t_isf(rare / (rule.max_runs - 1), worst_df) * worst_sd) / math.sqrt(k)

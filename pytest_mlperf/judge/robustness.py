@@ -56,14 +56,14 @@ Why = Literal["few sessions", "old"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """Hold runs (`baseline`, `now`) on an additive, usually logarithmic scale; higher is better.
+    """Hold baseline and new runs on an additive, usually logarithmic scale; higher is better.
 
     Attributes:
         baseline: Values by session, each of at least one run.
-        lost, lost_before: Largest mean slowdown by other processes now and in the baseline.
+        lost, lost_before: Largest mean slowdown by other processes, in `now` and in `baseline`.
         expected, prior_df: Prior variance of a run in its session, and its degrees of freedom.
         ratio: Prior ratio of between-session variance to run variance.
-        noise: Session noise observed in more than these runs; None uses only the baseline's.
+        noise: Between-session noise, estimated from other runs too; None uses the baseline only.
         floor: Smallest standard deviation that is assumed for a run.
         old: Whether the baseline's sessions are too old to show today's session variance.
     """
@@ -85,9 +85,9 @@ class Finality:
     """State whether a decision stays the same although results differ between sessions.
 
     Attributes:
-        robust: Whether it does, for the between-session variance that is to be expected.
-        robust_to: Largest between-session standard deviation [log] at which it does.
-        lacks: Why that deviation is unknown: too few or only old sessions; None if it is known.
+        robust: Whether it stays the same for the between-session variance to be expected.
+        robust_to: Largest between-session standard deviation [log] at which it stays the same.
+        lacks: Why `robust_to` is unknown: too few or only old sessions; None if it is known.
         likely: Whether the same drop on a second day fails the test.
     """
 
@@ -238,7 +238,7 @@ def _present_run_variance(
     pooled_variance: float,
     pooled_df: float,
 ) -> tuple[float, float]:
-    """Return the variance of a current run, at least the pooled one, and its degrees of freedom."""
+    """Return a current run's (variance, df) from both sums of squares; at least the pooled one."""
     if len(sample.now) == 1:
         return pooled_variance, pooled_df
     base_df = pooled_df - (len(sample.now) - 1)
@@ -257,7 +257,7 @@ def _between(sample: Sample, run: float, across: float, size: float) -> tuple[fl
 
 
 def robust_answer(answer: Answer, robust: Robustness, *, last: bool) -> Answer:
-    """Weaken an answer that session variance could reverse to PROVISIONAL or (not `last`) MORE."""
+    """Replace an answer that session variance may reverse: PROVISIONAL, or MORE if runs remain."""
     if answer is Answer.PASS:
         return Answer.PASS if robust.passing.robust else Answer.PROVISIONAL
     if answer is not Answer.FAIL or robust.failing.robust:

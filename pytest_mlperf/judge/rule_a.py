@@ -26,7 +26,7 @@ four analyses 4.93 % of all drops of the margin pass, below the allowed 5 %."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleA:
-    """Hold risks: `alpha` of a FAIL for equal scores, `beta` of a PASS for a drop of the margin."""
+    """Hold risks: `alpha`: FAIL for equal scores; `beta`: PASS for a drop of the allowed margin."""
 
     alpha: float = 0.01
     beta: float = 0.05

@@ -74,9 +74,9 @@ class RuleR:
     def inside_sessions(
         self, squares: float, run_df: int, within: float = 0.0
     ) -> tuple[float, float]:
-        """Return the variance between runs of a session, and its degrees of freedom.
+        """Return the variance between runs of a session, pooled with the prior, and its df.
 
-        The prior, plus `within` (variance inside a run), is pooled with `squares`, their sum.
+        `squares`: sum of squared deviations, with `run_df` df; `within`: variance inside a run.
         """
         expected = (1 - self.session_share) * self.prior_sd**2 + within
         df = self.prior_df + run_df
@@ -355,7 +355,7 @@ def _decide(look: _RunStatistics, bound: float, rule: RuleR) -> Answer:
 def interim_statistics(
     baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule: RuleR
 ) -> _RunStatistics:
-    """Return the difference of the scaled means of runs and baseline, with moderated sd, se, df."""
+    """Return mean(runs) - mean(baseline) on `scale`, its se and df, and sd moderated by prior."""
     x0, x1 = [scale(run) for run in baseline], [scale(run) for run in runs]
     df = rule.prior_df + len(x0) - 1 + len(x1) - 1
     sd = moderated_sd([*baseline, *runs], squares(x0) + squares(x1), df, rule)

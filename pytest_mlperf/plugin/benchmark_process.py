@@ -152,7 +152,7 @@ class _OneTest:
 
 
 def round_errors(rounds: Sequence[float]) -> dict[str, float]:
-    """Return relative standard errors of "time_median" and "time_mean" by batch means, or {}."""
+    """Return relative standard errors of "time_median", "time_mean"; {} if rounds are too few."""
     size = len(rounds) // BATCHES
     if size < 2:
         return {}

@@ -62,7 +62,7 @@ class Judging(Protocol):
 
 @dataclasses.dataclass
 class Held:
-    """Hold a test's deferred reports; `item` is set if the test can run again in this process."""
+    """Hold a test's deferred reports, and `item` in its own process; `over`: it runs no more."""
 
     reports: list[pytest.TestReport]
     item: pytest.Item | None = None
@@ -86,7 +86,7 @@ class Held:
 
 
 def unpack(config: pytest.Config, text: str) -> Held:
-    """Deserialise a deferred test of an xdist worker, which cannot run again in this process."""
+    """Deserialise the reports of an xdist worker's deferred test; mark it as not repeatable."""
     plain = json.loads(text)
     to_report = config.hook.pytest_report_from_serializable
     reports = [to_report(config=config, data=report) for report in plain["reports"]]

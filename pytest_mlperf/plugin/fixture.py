@@ -161,6 +161,7 @@ class Mlperf:
 
         Args:
             engine: A class, module-level function or "package.module:name", built in the worker.
+            dataset: Likewise, or the name of a registered data set.
             options: Keyword arguments of the engine; JSON values only.
             dataset_options: Keyword arguments of the data set; JSON values only.
             model: Path of the model, which the engine gets as an argument.

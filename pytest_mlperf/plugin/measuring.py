@@ -70,7 +70,7 @@ class Live:
             return int(self._writer.fullwidth) if self._writer else 80
 
     def estimate(self) -> list[str]:
-        """Return a line with the minimum duration of the session; [] if nothing is planned."""
+        """Return a line with the number and minimum duration of planned cases; [] without cases."""
         if not self.seconds:
             return []
         least = duration(sum(self.seconds.values()))
@@ -211,9 +211,9 @@ def pairs_of(planned: Testable, kind: Kind, options: Options) -> int:
 
 
 def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
-    """Return the plan's number of gated (case, metric) pairs; at least `pairs`, those of `tests`.
+    """Return the plan's number of gated (case, metric) pairs, but at least `pairs`.
 
-    Raises UsageError if the file `manifest` is not a plan, or does not contain all `tests`.
+    `pairs` counts those of `tests`. UsageError: `manifest` is not a plan, or lacks one of `tests`.
     """
     try:
         plan = read_manifest(manifest)

@@ -86,7 +86,7 @@ class Optional(argparse.Action):
     """Parse an option with an optional value; a path after it is an argument of pytest."""
 
     def __call__(self, _: object, namespace: object, values: object, *_more: object) -> None:
-        """Store the value; if it is a path, append it to pytest's arguments and store `const`."""
+        """Store the option's value; pass a path on to pytest instead, and store `const`."""
         text = str(values or "")
         if text and not _is_value(str(self.metavar), text):
             # argparse keeps words that no option takes here, and pytest collects them.
@@ -244,7 +244,7 @@ class ConditionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Hold all options; `--mlperf-max-runs` and `mlperf_max_runs` set `max_runs`."""
+    """Hold the plugin's options: `max_runs` is `--mlperf-max-runs` or ini key `mlperf_max_runs`."""
 
     profile: Literal["quick", "official"] | None = _set_by(
         "quick|official", "run every suite in this profile instead of its own", group="mlperf"

@@ -46,7 +46,7 @@ class RemoteReports:
     def local(
         self, plain: Mapping[str, Any], convert: Callable[[str], str], about: tuple[str, str]
     ) -> dict[str, Any]:
-        """Adapt a serialised report to this session: convert its paths; mark earlier suspects.
+        """Adapt a serialised report to this session: convert paths; mark tests suspected before.
 
         Args:
             convert: Converts paths of the other machine to paths of this machine.

@@ -74,7 +74,7 @@ class SessionProgress:
             raise pytest.UsageError(f"--mlperf-resume: {error}") from None
 
     def load_resumed(self) -> None:
-        """Read, in an xdist worker, the results of the resumed session."""
+        """Read the results of the session that is resumed; called in xdist workers."""
         begun, self._before = journal.read(self._folder)
         self.resumes = begun.resumes
 

@@ -317,7 +317,7 @@ class MlperfSession:
         )
 
     def record(self, report: Any) -> None:
-        """Add the result that a test's report carries; an xdist controller has no other source."""
+        """Add the result attached to a test's report; an xdist controller gets results only so."""
         result = case_result().validate_python(report.mlperf)
         self.results.append(result)
         if not self.is_worker:
@@ -325,7 +325,7 @@ class MlperfSession:
 
     @property
     def notices(self) -> dict[str, Any]:
-        """Data of an xdist worker for the controller: deselected tests, deferrals, errors, etc."""
+        """Messages of an xdist worker to the controller by key, such as "deferred" and "faults"."""
         return {
             "selection": self.selection.notices,
             "pairs": self.phase.pairs,

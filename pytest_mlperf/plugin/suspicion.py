@@ -73,7 +73,7 @@ class Suspicion:
         return text if reason and judged else None
 
     def marked(self, result: CaseResult) -> CaseResult:
-        """Return the result with `suspected` set to its test's verdict in an earlier session."""
+        """Return the result; its `suspected` is the test's suspect entry of past sessions."""
         return replace(result, suspected=suspected(self.earlier_suspects, result))
 
     def fail_repeated_drop(self, result: CaseResult) -> CaseResult:
@@ -85,7 +85,7 @@ class Suspicion:
         return replace(result, verdict=verdict, failed=result.failed or verdict.fails)
 
     def final_verdict(self, result: CaseResult, verdict: Verdict) -> Verdict:
-        """Return the verdict; a second PROVISIONAL drop of the result's test in a row is final."""
+        """Return the verdict; a PROVISIONAL drop fails if one also occurred on an earlier day."""
         suspect = None if result.handicap or result.pretended else result.suspected
         return second_day(verdict, suspect, self._date, at_once=self._at_once)
 

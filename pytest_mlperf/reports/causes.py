@@ -55,7 +55,7 @@ class Siblings(tuple[Verdict, ...]):
 
     @cached_property
     def groups(self) -> Mapping[tuple[str, ...], Sequence[_Judged]]:
-        """Judged verdicts by (kind, "engine", name) and by (kind, "accelerator", class)."""
+        """Judged verdicts, once by (kind, "engine", name), once by (kind, "accelerator", class)."""
         last = {}
         for verdict in self:
             way = change_direction(verdict)
@@ -197,7 +197,7 @@ class Strength(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """State one cause with its evidence; strength NONE marks the note that no cause was found.
+    """State a likely cause in text `says`; strength NONE marks the note that none was found.
 
     Attributes:
         common: The text `says` without figures, to group tests; "" if `says` has no figures.
@@ -434,7 +434,7 @@ def _worst_at(facts: _CauseInput, point: float | None) -> str:
 
 
 def _stage_causes(facts: _CauseInput) -> Iterator[Cause]:
-    """Yield changed stages as causes: PLAUSIBLE if others stayed and directions fit, else HINT."""
+    """Yield changed stage times as causes: PLAUSIBLE if others stayed and they fit the metric."""
     for point, stages in islice(_stage_times(facts).items(), MAX_CURVE_POINTS):
         if not (changed := [stage for stage in stages if stage.moved]):
             continue
@@ -546,7 +546,10 @@ _RULES: tuple[Callable[[_CauseInput], Iterable[Cause]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class _MachineChange:
-    """Hold a machine quantity's relative change: `differs` if notable, `beyond` if significant."""
+    """Hold the relative change `share` of a machine quantity from the baseline, as text `says`.
+
+    `differs`: large enough to report; `beyond`: exceeds the micro-benchmark's normal variation.
+    """
 
     says: str
     share: float

@@ -36,7 +36,7 @@ _JUDGED = DROPS | {Outcome.OK, Outcome.IMPROVED, Outcome.PROVISIONAL, Outcome.IN
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Hold a failed test.
+    """Hold the `result` of a failed test.
 
     Attributes:
         causes: Likely causes of the failure, strongest first; empty if no metric regressed.

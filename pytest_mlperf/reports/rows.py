@@ -47,7 +47,7 @@ from pytest_mlperf.reports.terminal.layout import TextTable, fold
 
 
 def verdict_tables(verdict: Verdict) -> Iterator[TextTable]:
-    """Yield the tables of a verdict: its paired scores, metrics, or claim about engine entries."""
+    """Yield a verdict's tables: of paired scores, of metrics, and of a claimed speed ratio."""
     left = ("side", "metric", "verdict")
     if verdict.paired:
         columns = ("metric", "baseline", "now", "points", "interval", "margin", "verdict")
@@ -209,7 +209,7 @@ def paired_cells(metric: PairedVerdict) -> dict[str, str]:
 
 
 def ratio_cells(ratio: RatioVerdict) -> dict[str, str]:
-    """Return the table cells, by column, of a claim about two engine entries."""
+    """Return the table cells, by column, of a claimed ratio of two engine entries."""
     return {
         "metric": title(ratio.metric),
         "now": quantity(ratio.metric, ratio.value_a),
@@ -499,7 +499,7 @@ def unexplained(changed: Sequence[str], causes: Sequence[Cause]) -> list[str]:
 
 
 def cause_lines(causes: Sequence[Cause], other_tests: int, width: int) -> list[str]:
-    """Return lines on likely causes for `explain`, which compared `other_tests` tests for them."""
+    """Format likely causes under a heading with the number of tests compared; [] if no cause."""
     if not causes:
         return []
     beside = f", compared with {other_tests} other tests" if other_tests > 1 else ""

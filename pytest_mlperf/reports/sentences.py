@@ -207,7 +207,7 @@ def _sign_sentence(fields: Mapping[str, Any]) -> str:
 
 
 def _joined_warnings(of: Mapping[str, Any]) -> str:
-    """Join warnings into one text; merge equal ones of several GPUs, concurrencies or rates."""
+    """Join warnings `of["signs"]` into one text; merge equal ones of several GPUs or points."""
     signs = [note.values for note in of["signs"]]
     if len({sentence(sign["text"]) for sign in signs}) > 1 and not _alike(signs):
         return "; ".join(map(_sign_sentence, signs))
@@ -490,7 +490,12 @@ def sentence(words: Words) -> str:
         return words
     template = _SENTENCES.get(words.key) or _templates()[words.key]
     try:
-        return template(words.values) if callable(template) else _filled(template, words.values)
+        if not callable(template):
+            return _filled(template, words.values)
+        inner = {
+            name: sentence(v) if isinstance(v, Note) else v for name, v in words.values.items()
+        }
+        return template(inner)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError):
         # The values are those of a file, which may lack one.
         return " ".join([words.key, *(f"{name}={value}" for name, value in words.values.items())])

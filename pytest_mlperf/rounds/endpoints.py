@@ -27,7 +27,7 @@ ULTRA_LOW: int = endpoint_rules()["curve"]["ultra_low"]
 
 @dataclass(frozen=True, kw_only=True)
 class SeedSet:
-    """Hold the seeds that MLCommons publishes for some cohorts of submissions."""
+    """Hold one of the seed sets that MLCommons publishes for cohorts of submissions."""
 
     scheduler: int
     sample_index: int
@@ -76,7 +76,7 @@ def region_of(concurrency: int, points: Sequence[int], highest: int) -> str | No
 
 
 def scored_points(points: Sequence[int]) -> frozenset[int]:
-    """Return the points that a complete curve scores: the highest concurrency of each region."""
+    """Return the concurrencies that MLPerf Endpoints scores: the highest point of each region."""
     highest = max(points)
     if highest - min(points) < 2:  # no room for regions
         return frozenset({highest})

@@ -109,7 +109,7 @@ class OfficialResult:
 
     @property
     def techniques(self) -> tuple[str, ...]:
-        """Techniques of the open division that the system's name implies."""
+        """Techniques of the open division, told by the end of the system's name; () if none."""
         return next((names for end, names in _TECHNIQUES.items() if self.system.endswith(end)), ())
 
 

@@ -37,7 +37,7 @@ class WorkloadWork:
 
 @cache
 def known_work() -> Mapping[str, WorkloadWork]:
-    """Return the work of every workload in the table, by LoadGen's name."""
+    """Return each workload's amount of computation from work.toml, by LoadGen's name for it."""
     raw = tomllib.loads(files(__package__).joinpath("work.toml").read_text("utf-8"))
     return {name: _workload(name, raw.get(own.get("model"), {}) | own) for name, own in raw.items()}
 

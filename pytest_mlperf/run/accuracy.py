@@ -124,7 +124,7 @@ class AccuracyPass:
 def score_logs(
     scoring: Scoring, blocks: Sequence[Mapping[str, Any]], total: int
 ) -> tuple[Accuracy, Scored]:
-    """Score logged answers in a new process; return (means, scores of each sample)."""
+    """Score answers in a new process; return (means, sample scores); `blocks`: logs and indices."""
     child = Child(
         title="scoring",
         folder=scoring.folder,

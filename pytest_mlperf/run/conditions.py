@@ -390,7 +390,7 @@ def placed(
 
     The GPUs have the same hardware identity as the class's first GPUs, which selects the baseline.
     Lost GPUs are skipped. If the machine has a `power_limit_w`, it is set until the end. Raises
-    RunError if other processes hold the GPUs too long or too few are left; also see `limited`.
+    RunError if other processes hold the GPUs too long, or too few GPUs are left.
     """
     if conditions.is_held:
         yield Placement(conditions=conditions)
@@ -491,7 +491,7 @@ class WarmUps:
     folder: Path
 
     def ensure(self, job: MeasuredCase, names: Sequence[str], make: Callable[[], object]) -> bool:
-        """Warm up unused accelerators by `make` if `mode` allows; return whether all are warm."""
+        """Warm up accelerators unused so far by `make`, if `mode` allows; True if all are warm."""
         if self.used(names):
             return True
         pretended = self.mode == "auto" and list(names) == ["cpu"]

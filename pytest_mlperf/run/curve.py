@@ -368,7 +368,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
 
 
 def _curve_window(point: endpoints.RecordedPoint, clock_offset_s: float) -> PointWindow:
-    """Convert a recorded point; add `clock_offset_s` to its times; count completions per part."""
+    """Return a point's window, shifted by `clock_offset_s`, with the completions per equal part."""
     events = endpoints.read_events(point.folder)
     begin_s, end_s = events.begin_ns / 1e9, events.end_ns / 1e9
     parts = [0] * WINDOW_PARTS

@@ -56,7 +56,7 @@ class Findings:
 
 
 def merged_fields(*findings: Findings) -> dict[str, Any]:
-    """Merge findings into one mapping of fields; tuples and mappings are combined."""
+    """Merge findings' fields by name: join tuples and mappings, else use the last true value."""
     fields: dict[str, Any] = {}
     for name, value in chain.from_iterable(vars(one).items() for one in findings):
         earlier = fields.get(name, value)
@@ -104,7 +104,7 @@ def replica_findings(result: Mapping[str, Any]) -> Findings:
 def figures(
     result: Mapping[str, Any], detail: Detail, scenario: Scenario, accelerator: str = "cpu"
 ) -> Figures:
-    """Return a run's metrics; those in LoadGen's log take precedence over our own."""
+    """Return a run's metrics, from LoadGen's log (preferred) and from the worker's `result`."""
     ours = dict(result["token_metrics"])
     signs = [Sign(key=SignKey(key), text=text) for key, text in result["notes"].items()]
     theirs = dict(detail.metrics(scenario))
@@ -223,7 +223,7 @@ wrong; a longer one is reported. Neighbours on the machine slow a run down about
 
 
 def length_findings(settings: LoadGenSettings, duration_s: float, *, probed: bool) -> Findings:
-    """Report a run that lasted far shorter or longer than planned.
+    """Return INVALID for a run far shorter than planned (if `probed`), a warning for a longer one.
 
     `duration_s` is from the first issue to the last completion. `probed` means that this process
     measured the rate from which the run's length was planned.

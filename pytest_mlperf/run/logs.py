@@ -171,7 +171,7 @@ class Detail:
             )
 
     def percentile_ns(self, timed: Timed, percentile: float) -> int | None:
-        """Return `timed` at this percentile, or the next logged one [ns]; None if not logged."""
+        """Return this percentile of `timed` [ns], or the next higher logged; None if none is."""
         logged_above = (logged for logged in _LOGGED_PERCENTILES if logged >= percentile - 1e-9)
         value: int | None = self.values.get(
             _PERCENTILE_KEYS[timed].format(f"{100 * next(logged_above, 0.999):.2f}")

@@ -121,9 +121,11 @@ class ProcessTask:
 
     Attributes:
         target_qps: Rate to offer; None lets the worker probe it.
+        performance: Whether the process makes a performance run.
         ask: Schedule of the accuracy pass after the performance run; None for no accuracy pass.
         number: Number of the process in the case, part of its folder's name.
         title: Name of the process in progress lines, "run 2 of at most 5".
+        build: Other build or Python to start the worker in; None for this one.
         label: Word before the number in its folder's name; default with `build`: `FOLDER_LABEL`.
         warmup: Whether its run is a warm-up: short, without power samples, and not counted.
         audit: Compliance test, whose figures are never recorded as a baseline.
@@ -307,7 +309,7 @@ def _observed(
 def _rate_of_later_runs(
     case: _Measured, settings: LoadGenSettings, finished: Event | None
 ) -> float | None:
-    """Return the rate [1/s] to give later runs as many queries as `finished`; None if unknown."""
+    """Return the rate [1/s] to give later runs as many queries as run `finished`; None if unset."""
     rate, work_s = case.progress.target_qps, settings.fixed_work_s
     streams = settings.scenario.answers_one_at_a_time
     if not (finished and rate and work_s and case.progress.probed and streams):

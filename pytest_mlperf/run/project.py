@@ -165,8 +165,8 @@ def files_since(
 ) -> tuple[list[Path], list[Path] | None] | None:
     """Return files that differ from a commit, and files in `loaded` that git does not track.
 
-    Uncommitted changes are included; ignored files and baselines are not. Paths are absolute. The
-    second list is None if git fails. The result is None if this clone does not have the commit.
+    Uncommitted changes are included; ignored files and `recorded` baselines are not. Paths are
+    absolute. The second list is None if git fails; the result is None without this commit.
     """
     top, diff = git("rev-parse", "--show-toplevel", folder=folder), None
     if top is not None and _COMMIT.fullmatch(commit):

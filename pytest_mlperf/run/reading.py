@@ -138,11 +138,11 @@ class Evidence:
         warm_s: End of the warm-up, monotonic [s].
         warmed: Whether the accelerator had worked in this session; None if not recorded.
         host: Values of the host's own counters by name; empty if not readable.
-        server: Metrics of its server; None without one.
+        server: Metrics of the measured server; None without one.
         exporter: Values of a DCGM exporter; None without one.
-        build_s: Time to build its checkpoint, whenever that was [s]; None without one.
+        build_s: Time to build the model's checkpoint, maybe earlier [s]; None without one.
         waited_s: Time waited for the accelerator [s].
-        probed: Whether this process probed the rate.
+        probed: Whether this process measured the rate by which the run was sized.
     """
 
     loaded: Event
@@ -230,7 +230,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
 
 
 def made_run(evidence: Evidence, job: MeasuredCase, conditions: Conditions, **fields: Any) -> Run:
-    """Return a run with these fields, and with those that all runs of a process share."""
+    """Return a run with `fields`, and with the facts that all runs of its worker process share."""
     assert evidence.finished is not None
     hashes = conditions.machine.hashes
     return Run(
@@ -367,7 +367,7 @@ def _light(evidence: Evidence, job: Job, figures: Figures, energy: Sequence[Find
 
 
 def read_figures(finished: Event, scenario: Scenario, accelerator: str) -> tuple[Detail, Figures]:
-    """Return LoadGen's detail log and the run's metrics; RunError if samples are missing."""
+    """Return a finished run's LoadGen detail log and metrics; RunError if samples are missing."""
     log = Path(finished["folder"]) / DETAIL
     detail = parse_detail(log)
     detail.require_no_errors()

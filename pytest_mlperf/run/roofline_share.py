@@ -55,10 +55,10 @@ def roofline_findings(
     sizes: Mapping[str, float],
     drafts: int | None = None,
 ) -> Findings:
-    """Return a run's shares of the roofline; the run is INVALID if it exceeds the limit.
+    """Return a run's shares of the roofline; the run is INVALID if it exceeds the physical limit.
 
-    `engine` has the engine's facts, and `sizes` the data set's mean sizes. `drafts` is the number
-    of accepted draft tokens; None if none or unknown.
+    `engine` has the engine's reported facts by name, `sizes` the mean sizes of samples by name, and
+    `drafts` the number of accepted draft tokens; None if none or unknown.
     """
     count, kind = split(job.accelerator)
     gpu = gpu_of(job, identity)
@@ -171,7 +171,8 @@ class WorkloadLimit:
     """Hold the physical limit of an MLPerf workload on GPUs, and the inputs of its computation.
 
     Attributes:
-        gpu: The GPU's figures, or None if the table lacks it.
+        about, seen: Work of the workload, and conditions of the run.
+        gpu: Peak rates, bandwidth and memory of the GPU; None if the table lacks it.
     """
 
     about: WorkloadWork

@@ -28,7 +28,7 @@ class PageError(Exception):
 
 
 class MetricsPage:
-    """Read one page repeatedly over one connection; `headers` has those of the last response."""
+    """Read page `url` repeatedly over one connection; `headers` are those of the last response."""
 
     def __init__(self, url: str, *, timeout_s: float = PAGE_TIMEOUT_SECONDS) -> None:
         parts = urlsplit(url)
@@ -126,7 +126,7 @@ class Scraper:
         *,
         period_s: float = POLL_SECONDS,
     ) -> None:
-        """Prepare a thread that calls `callback` with time and pages every `period_s` seconds."""
+        """Prepare a thread that calls `callback(time, pages of urls)` every `period_s` seconds."""
         self._pages = [MetricsPage(url) if isinstance(url, str) else url for url in urls]
         self._take, self._period_s = callback, period_s
         self._over = threading.Event()

@@ -153,7 +153,7 @@ def _share_at(point: float | None) -> str:
 def answer_signs(
     answers: Answers, fingerprint: Mapping[str, str], server: Mapping[str, float]
 ) -> Iterator[Sign]:
-    """Yield warnings on a server's answers: longer prompts, mixed builds, unknown cache hits."""
+    """Yield warnings on a server's answers, e.g. that it counted more prompt tokens than sent."""
     for point, counts in answers.items():
         sent, counted = counts.get("expected_tokens", 0), counts.get("prompt_tokens", 0)
         if sent < counted:

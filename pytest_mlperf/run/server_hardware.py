@@ -96,7 +96,7 @@ class ProbePage(MetricsPage):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSources:
-    """Hold where to ask for a server's hardware: `url`, suite `entry` with variables expanded."""
+    """Hold the sources for a server's hardware: its `url`, and those in its suite `entry`."""
 
     url: str
     accelerator: str = "cpu"
@@ -115,9 +115,9 @@ class ServerSources:
 
     @classmethod
     def of(cls, planned: Testable, exporter: str = "", gpus: Sequence[str] = ()) -> Self | None:
-        """Return the sources of a case's server; None without a url, or if a variable is unset.
+        """Return where to ask for a server's hardware; None without URL or with unset variables.
 
-        An entry without an exporter or a probe uses the session's exporter.
+        An entry without an exporter or a probe uses the session's `exporter` and `gpus`.
         """
         url = url_of(planned)
         if not isinstance(planned, Planned) or not url or unset_in(planned.options):

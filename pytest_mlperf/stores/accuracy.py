@@ -34,7 +34,7 @@ class AccuracyPasses:
     def save(
         self, key: str, accuracy: Accuracy, scored: Scored, subject: Subject | None = None
     ) -> None:
-        """Write an accuracy pass by `key`; raise RunError if the folder cannot be written."""
+        """Store an accuracy pass under its cache `key`; raise RunError if it cannot be written."""
         path = self._file(key)
         stored = StoredPass(accuracy=accuracy, scored=scored, subject=subject)
         try:

@@ -36,7 +36,7 @@ OUTPUTS = "output digests"
 
 
 def pack_scores(scores: Scores, steps: Mapping[str, int], outputs: Sequence[int] | None) -> bytes:
-    """Return an .npz archive: scores times `steps` as integers, and hashes of the `outputs`."""
+    """Return an .npz archive of integers (score x its metric's `steps`) and hashes of outputs."""
     np, arrays = foreign.numpy(), {}
     for name in sorted(scores):
         there = [value for value in scores[name] if value is not None]

@@ -131,7 +131,7 @@ def _create(name: str, folder: int, mode: int, *, unnamed: bool) -> int:
 
 
 def lock(descriptor: int, *, shared: bool = False) -> None:
-    """Lock an open file without waiting; raise the OSError of `flock`."""
+    """Lock an open file by `flock` without waiting; OSError if another process has locked it."""
     try:
         import fcntl
     except ImportError:
@@ -417,7 +417,7 @@ def _lock(descriptor: int, deadline: float) -> None:
 
 
 def _is_current(descriptor: int, locked: LockedFolder) -> bool:
-    """Return whether an open lock file is still in its folder; write .gitignore text if empty."""
+    """Return whether an open lock (.gitignore) is still in its folder; write its text if empty."""
     try:
         with opened_folder(PLACE, locked.folder) as folder:
             held, there = os.fstat(descriptor), os.stat(LOCK, dir_fd=folder, follow_symlinks=False)

@@ -130,7 +130,7 @@ class Document(Generic[T]):
             yield locked
 
     def put(self, path: Path, content: T, locked: atomic.LockedFolder) -> None:
-        """Write a file in a folder locked by `alone`; follow a link to its target."""
+        """Write `content` as JSON to `path`, or to its link's target, in the folder `locked`."""
         text = json.dumps(
             dataclasses.asdict(cast(Any, content)), sort_keys=True, indent=2, ensure_ascii=False
         )

@@ -507,7 +507,7 @@ def accuracy_records(folder: Path) -> tuple[dict[str, Any], Iterator[dict[str, A
 
 
 def _client_accuracy(folder: Path, path: Path) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
-    """Return (reasons if answers are lost, texts on the client's scores, which are not judged)."""
+    """Return reasons to reject the run (lost answers), and texts with the client's own scores."""
     advice = "not judged here; a suite with engine recorded scores the answers, sample by sample"
     if missing := [name for name in (EVENTS_FILE, SAMPLES_FILE) if not (folder / name).exists()]:
         names = " and ".join(missing)

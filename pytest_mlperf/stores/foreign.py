@@ -219,7 +219,7 @@ def content_of(path: Path, title: str, max_bytes: int | None = None) -> bytes:
 
 
 def json_of(path: Path | str, title: str, content: bytes, *, repeated_keys: bool = False) -> Any:
-    """Parse the bytes of a file as JSON; raise MlperfError if they are not valid JSON."""
+    """Parse `content` as JSON; raise MlperfError if it is invalid or, by default, repeats a key."""
     try:
         value = parse_json(content, max_values=MAX_FILE_VALUES, repeated_keys=repeated_keys)
     except ValueError as error:
@@ -288,7 +288,7 @@ class NumpyArchive:
         self.names = frozenset(self._members)
 
     def read(self, name: str) -> Any:
-        """Return an array by name."""
+        """Return the array `name` of the archive."""
         return _array(name, self._archive.read(self._members[name]))
 
 

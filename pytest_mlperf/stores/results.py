@@ -37,9 +37,9 @@ def _verdict() -> TypeAdapter[Verdict]:
 
 
 def write_results(path: Path, results: Results, *, readable: bool = True) -> str:
-    """Write a results file atomically; return "", or why commands will not read it.
+    """Write a results file atomically; return "", or why commands refuse to read the file.
 
-    If `readable` is set, such a file is not written, and MlperfError is raised.
+    If `readable` is set, raise MlperfError instead of writing a file that commands refuse.
     """
     text = as_text(results)
     reason = foreign.rejection_reason(text.encode("utf-8", "backslashreplace"))
@@ -122,7 +122,7 @@ def _checked(source: Path | str, raw: Any, title: str = TITLE, cure: str = CURE)
 
 
 def _completed(results: Results) -> Results:
-    """Copy each test's handicap (deliberate slowdown) to its verdict, as old releases did not."""
+    """Copy each test's handicap (deliberate slowdown) to its verdict; old releases did not."""
     if not any(result.handicap > result.verdict.handicap for result in results.cases):
         return results
     cases = (

@@ -66,7 +66,7 @@ class PlannedBenchmark:
 
     @property
     def limits(self) -> Mapping[str, float]:
-        """Limits of the judged time by metric, as shares."""
+        """Largest tolerated increase of the judged time, as a share, by metric."""
         return self.job.limits
 
     @property

@@ -15,7 +15,7 @@ Side = tuple[EngineEntry, str | None]
 
 
 def scenario_of(suite: Suite, entry: PairEntry) -> str:
-    """Return the scenario that a claim is about."""
+    """Return the scenario of a claim: the entry's `scenario`, else the suite's first one."""
     return entry.scenario or suite.scenarios[0].name
 
 
@@ -29,7 +29,7 @@ def _entry(suite: Suite, scenario: str) -> ScenarioEntry:
 
 
 def side_of(suite: Suite, text: str) -> Side:
-    """Return the engine entry and accelerator that a name denotes; LookupError unless one fits."""
+    """Return the engine entry and accelerator (None: any) that `text` names; else LookupError."""
     entries = suite.entries
     whole: list[Side] = [(e, None) for e in entries if text in (e.label, e.full_label)]
     exact: list[Side] = [

@@ -156,7 +156,7 @@ def _bounds_defects(find: FindEntry, *, is_rate: bool) -> Iterator[Defect]:
 
 
 def limits_of(scenario: Any, constants: Any, *, tokens: bool) -> dict[str, float]:
-    """Return p99 limits [s] of latency (TTFT and TPOT if `tokens`): the scenario's or round's."""
+    """Return p99 limits [s] of TTFT and TPOT (`tokens`) or latency, by suite or else by round."""
     limits: dict[str, float] = {}
     for of in ("ttft", "tpot") if tokens else ("latency",):
         limit: float | None = getattr(scenario, f"{of}_limit")

@@ -40,7 +40,7 @@ class PlannedPair:
 
     @property
     def suite(self) -> Suite:
-        """Parsed suite."""
+        """Suite that contains this pair, parsed from its file."""
         return self.a.suite
 
     @property

@@ -130,7 +130,7 @@ class Planned:
     Objects are compared by identity, because pytest hashes every parameter to order tests.
 
     Attributes:
-        line: Line of the engine entry.
+        line: Line number of the engine entry in the suite file.
         engine: Engine entry, at one of its power limits if it has any.
         index: Index of that entry in the suite.
         fewest_runs: Minimum runs before a decision is possible.

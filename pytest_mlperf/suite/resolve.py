@@ -38,7 +38,7 @@ SAMPLES_IN_MEMORY = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Problems:
-    """Hold a case's problems in the order to fix them, and its checkpoint build if known."""
+    """Hold a case's problems, in the order to fix them; `build`: checkpoint to build, or None."""
 
     problems: tuple[job.CaseProblem, ...]
     build: job.CheckpointBuild | None
@@ -162,7 +162,7 @@ def points_in_words(scenario: ScenarioEntry) -> str:
 def loaded_extensions(
     planned: Planned, *, scorer: bool
 ) -> Iterator[tuple[job.Part, registry.Group, str, bool]]:
-    """Yield (part, registry group, name, is for scoring) of a case's extensions in this Python."""
+    """Yield (part, group, name, whether it is for scoring) of each extension this Python loads."""
     step, scores = planned.engine.build, scorer and bool(planned.scorer_name)
     is_here = not planned.elsewhere
     if is_here:

@@ -335,6 +335,6 @@ def _load_error(use: str, step: tables.BuildStep, builder: Builder) -> str:
 
 
 def _can_load(use: str, builder: Builder, *, stated: bool = False) -> bool:
-    """Return whether an engine loads a builder's checkpoints; if it lists none, `not stated`."""
+    """Return whether an engine loads a builder's format; if it lists no formats, not `stated`."""
     formats = registry.class_attribute("engines", use, "checkpoints")
     return not stated if formats is None else builder.precision in formats.get(builder.format, ())

@@ -71,7 +71,7 @@ Count = Annotated[StrictInt, Field(gt=0)]
 
 
 def _calibration(value: object) -> object:
-    """Check the form of a calibration before pydantic does, for a single clear error."""
+    """Return a calibration unchanged; raise ValueError for a wrong form, before pydantic does."""
     if isinstance(value, CalibrationSource) or value is None:
         return value
     if isinstance(value, dict):
@@ -302,9 +302,9 @@ class EngineEntry(Table):
 
     @property
     def label(self) -> str:
-        """Name in test ids: `name`, else the registered name or the class's.
+        """Name in test ids: `name`, else the last part of `use` (registered name or class).
 
-        A build's recipe and the power limit of this copy are appended: "vllm-500W".
+        A build's recipe and this entry's power limit are appended: "vllm-500W".
         """
         use = self.use.rpartition(":")[2]
         name = self.build.label(self.name, use, self.precision) if self.build else self.name or use
@@ -312,7 +312,7 @@ class EngineEntry(Table):
 
     @property
     def limit_w(self) -> int | None:
-        """Power limit [W] of a copy made by `at_limits`; None for the entry itself."""
+        """Power limit [W] if this entry is a copy made by `at_limits`, else None."""
         return self._limit_w
 
     def limits_on(self, accelerator: str) -> tuple[int, ...]:
@@ -342,7 +342,7 @@ class EngineEntry(Table):
         return entry
 
     def replicas_on(self, accelerator: str) -> int:
-        """Return how many processes load the engine on one of its accelerators."""
+        """Return the number of replicas, each a process with the engine, on `accelerator`."""
         stated = self.on[accelerator].replicas if accelerator in self.on else None
         replicas = self.replicas if stated is None else stated
         count, name = split(accelerator)
@@ -494,11 +494,11 @@ class ScenarioEntry(Table):
 
     @property
     def run_points(self) -> tuple[float, ...]:
-        """Points of a curve; in a concurrency search one placeholder, which each run replaces."""
+        """Points of a curve; in a concurrency search its lower bound, which runs replace."""
         return self.points or ((self.find and self.find.bounds) or ())[:1]
 
     def rate_on(self, accelerator: str) -> float | None:
-        """Return the rate that the suite offers on an accelerator [samples/s], or None."""
+        """Return the suite's rate for an accelerator [samples/s]; None if the suite sets none."""
         rates = self.target_qps
         return rates.get(accelerator) if isinstance(rates, dict) else rates
 
@@ -513,7 +513,7 @@ class Price(Table):
 
 
 class ExpectedFailure(Table):
-    """A known failure; a failure matches if all fields that are set are equal."""
+    """A known failure; an entry matches a failure that equals it in all fields that are set."""
 
     scenario: SuiteScenario | None = None
     engine: values.Name | None = None
@@ -555,7 +555,7 @@ PythonTable = EngineEntry | BaselineEngine | BuildStep
 
 
 def title_of(table: PythonTable) -> str:
-    """Return a table's Python or command for messages, or ""; leave out its secret variables."""
+    """Return "python PATH" or "command WORDS" for messages; "" if the table sets neither."""
     if table.python is not None:
         return f"python {table.python}"
     words = table.command or []

@@ -37,7 +37,7 @@ Defect = tuple[KeyPath, str]
 
 
 def under(where: KeyPath, defects: Iterable[Defect]) -> Iterator[Defect]:
-    """Return the defects of a table with their locations in the suite."""
+    """Yield the defects with `where`, their table's key path in the suite, before their own."""
     return (((*where, *key), message) for key, message in defects)
 
 

@@ -1,4 +1,4 @@
-"""Check data sets, scorers and builders."""
+"""Check that data sets, scorers and builders fulfil the contracts in `core.extension`."""
 
 from __future__ import annotations
 

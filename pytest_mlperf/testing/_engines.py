@@ -1,4 +1,4 @@
-"""Check an engine."""
+"""Check that an engine fulfils the contract of `core.extension.Engine`."""
 
 from __future__ import annotations
 

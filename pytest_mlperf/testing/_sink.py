@@ -20,10 +20,10 @@ class RecordingSink:
     Attributes:
         calls: ("first", ids), ("next", ids) or ("done", ids) for each call, in order of time.
         first: First token of each id, if the engine reported it.
-        after_first, hidden: Arguments of `streamed` by id.
-        reasons, prompt_tokens: Arguments of `ended` by id.
-        artefacts: Arguments of `attach` by id.
-        errors: Arguments of `failed`.
+        after_first, hidden: Token counts passed to `streamed`, by id.
+        reasons, prompt_tokens: Finish reasons and prompt lengths passed to `ended`, by id.
+        artefacts: Artefacts passed to `attach`, by id.
+        errors: Exceptions passed to `failed`.
         faults: Violations of the contract, in words.
     """
 

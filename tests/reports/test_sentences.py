@@ -449,6 +449,10 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         Note.of("not_idle", share=0.34, of=3, load="others used 1 of 2 cores"),
         "load may have slowed one of 3 runs by up to 34 %: others used 1 of 2 cores",
     ),
+    (
+        Note.of("not_idle", share=0.34, of=1, load=Note.of("cores_unknown")),
+        "load may have slowed the run by up to 34 %: " + sentence(Note.of("cores_unknown")),
+    ),
     (Note.of("load_unknown", count=1, of=2), "load unknown in 1 of 2 runs"),
     (
         Note.of("load_not_measured", count=1, of=2),

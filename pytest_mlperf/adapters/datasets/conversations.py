@@ -59,7 +59,7 @@ class ConversationsOptions(files.FileOptions, dataset="conversations", noun="con
 
 @dataclass(kw_only=True, slots=True)
 class Conversation:
-    """Hold a conversation's messages and recorded answers, in OpenAI's chat format."""
+    """Hold a conversation: id (`group`), messages with recorded answers, and their JSON bytes."""
 
     group: str
     messages: list[dict[str, Any]] = field(default_factory=list)

@@ -313,7 +313,7 @@ class CriteoFiles(NamedTuple):
 
 
 def open_tables(places: CriteoFiles, hotness: Sequence[int]) -> list[Rows]:
-    """Check and open the files; return dense values, labels, and each sparse feature."""
+    """Check and open dense, label and sparse tables, in order; `hotness`: lookups by feature."""
     dense, labels = find_npy(places.dense), find_npy(places.labels)
     sparse = _sparse(places.sparse)
     rows = dense.shape[0] if dense.shape else 0

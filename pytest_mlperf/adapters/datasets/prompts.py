@@ -19,7 +19,7 @@ MAX_LENGTH_TOKENS = 2**22
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleFile:
-    """Check a table's cells; errors call its parts by the nouns `row`, `column` and `whole`."""
+    """Check cells of a table file; `row`, `column` and `whole` are what errors call its parts."""
 
     file: Path
     row: str = "row"

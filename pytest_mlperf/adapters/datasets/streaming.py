@@ -137,7 +137,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         return {name: sample[name] for name in ("step", "query", "labels")}
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return "parts": the mean number of candidates in the first LOOK_REQUESTS requests."""
+        """Return {"parts": mean number of candidates in the first `LOOK_REQUESTS` requests}."""
         looked = list(indices)[:LOOK_REQUESTS]
         return {"parts": fmean(len(self.input(index)["candidates"]) for index in looked)}
 

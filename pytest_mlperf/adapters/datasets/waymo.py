@@ -40,7 +40,7 @@ class WaymoOptions(ChecksumOptions, dataset="waymo", noun="frames"):
     """
 
     def find(self) -> Path:
-        """Return the list of frames."""
+        """Return the path of the file that lists the frames; raise an error if it is missing."""
         folder = Path(self.path)
         if not (folder / FRAMES).is_file() and (folder / "kitti_format").is_dir():
             folder /= "kitti_format"

@@ -130,6 +130,8 @@ class WindowsDataset(files.FileDataset[TokenWindow]):
 def token_windows(document: int, tokens: int, length: int, stride: int) -> Iterator[TokenWindow]:
     """Yield windows of up to `length` tokens, one every `stride`, over a document of `tokens`.
 
+    Example of (start, end, number of scored tokens at the end):
+
     >>> [tuple(window)[1:] for window in token_windows(0, 9, 4, 2)]
     [(0, 4, 3), (2, 6, 2), (4, 8, 2), (6, 9, 1)]
     """

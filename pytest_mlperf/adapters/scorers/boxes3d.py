@@ -132,7 +132,8 @@ class ClassFrame:
     """Hold the boxes and detections of one class in one sample.
 
     An entry of `truths` is (whether a box must be found, [(index of detection, overlap), ...]);
-    `boxes` counts those to be found; `valid` has the indices of the class's counted detections.
+    `boxes` counts those to be found. `scores` and `neutral` have an entry per detection of the
+    sample; `valid` has the indices of the class's detections that are not neutral.
     """
 
     truths: list[tuple[bool, list[tuple[int, float]]]]

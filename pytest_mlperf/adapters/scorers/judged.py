@@ -71,7 +71,7 @@ class JudgedOptions(language.DecoderOptions):
 
     @property
     def decodes(self) -> bool:
-        """Whether answers are token ids in the outputs."""
+        """Whether answers are decoded from token ids: option `answers` is "tokens"."""
         return self.answers == "tokens"
 
 

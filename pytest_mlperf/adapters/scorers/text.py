@@ -41,10 +41,7 @@ def answer(text: str) -> str:
 
 
 def is_right(text: str, target: str) -> bool:
-    """Return whether the number in a text equals `target`, compared as float64.
-
-    `target` has no thousands separators.
-    """
+    """Return whether the number in a text equals `target`, which has no commas, as float64."""
     try:
         return float(answer(text)) == float(target)
     except ValueError:
@@ -101,7 +98,7 @@ def require_tables(
 ) -> list[Mapping[str, str]]:
     """Return the references; raise RunError unless each is a table with texts for `fields`.
 
-    These are names, or a function that returns the names for a sample and its reference.
+    `fields`: keys, or a function of a sample's number and reference; `advice`: a fitting data set.
     """
     tables = list(references)
     for sample, reference in enumerate(tables):
@@ -126,10 +123,7 @@ def tokens_per_sample(decoded: Decoded) -> tuple[list[float], float]:
 def scores_and_lengths(
     decoded: Decoded, rows: Mapping[str, Sequence[float | None]], means: Mapping[str, float]
 ) -> Scores:
-    """Return scores that also contain "tokens_per_sample".
-
-    `rows` are scores per sample, and `means` are aggregates, both by metric.
-    """
+    """Return scores of samples (`rows`) and `means`, by metric, with "tokens_per_sample" added."""
     tokens, mean_tokens = tokens_per_sample(decoded)
     return Scores(
         per_sample={**rows, "tokens_per_sample": tokens},
@@ -145,7 +139,7 @@ Part = tuple[dict[str, Row], dict[str, float]]
 def right_or_wrong_scores(
     metric: str, samples: Sequence[int], right: Sequence[bool], total: int
 ) -> Part:
-    """Return (scores of all samples, mean), both by `metric`; empty without samples.
+    """Return ({metric: score of each sample}, {metric: mean score}); empty dicts without samples.
 
     A score is 100 if right, 0 if wrong, None for those of the `total` samples not in `samples`.
     """

@@ -130,7 +130,7 @@ def _test(item: pytest.Item, root: Path) -> str:
 
 
 def _node_path(path: Path, root: Path) -> str:
-    """Return a path for the node; below `root`, it starts with a placeholder for the project."""
+    """Return a path as text for a node, with "{project}" in place of the folder `root`."""
     if not path.is_relative_to(root):
         return str(path)
     return (

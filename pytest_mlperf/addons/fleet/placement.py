@@ -58,7 +58,7 @@ class CaseNeed:
 
 
 def need_of(accelerators: Iterable[tuple[int, str]], *, anywhere: bool = False) -> CaseNeed:
-    """Convert (count, type) pairs to a need; `anywhere` allows any node if none has these types."""
+    """Convert (count, type) pairs to a need; `anywhere`: if no node has them, any node will do."""
     gpus: dict[str, int] = {}
     words = []
     for count, kind in accelerators:

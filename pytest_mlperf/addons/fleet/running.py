@@ -62,7 +62,7 @@ def require_ray(address: str) -> None:
 
 
 def run(session: pytest.Session, state: MlperfSession) -> bool:
-    """Run all tests of a session: first those without a case here, then cases on the cluster."""
+    """Run tests that need no node in this process, then the others on the cluster; return True."""
     if session.testsfailed and not session.config.option.continue_on_collection_errors:
         raise session.Interrupted(f"{plural(session.testsfailed, 'error')} during collection")
     pretended = state.options.pretend
@@ -200,7 +200,7 @@ class Fleet:
         )
 
     def _next(self) -> Event:
-        """Return a case's event, or {"event": "looked"} if nodes changed or a case is overdue."""
+        """Return the next case event, or {"event": "looked"} if nodes changed or a case is late."""
         with self._state.live as live:
             while True:
                 event = self._link.event(POLL_SECONDS)

@@ -57,10 +57,7 @@ def _facts(results: Results) -> Iterator[str]:
 
 
 def code(text: str) -> str:
-    """Format untrusted text as a Markdown code span, even if it contains backticks.
-
-    "" becomes a code span with a space.
-    """
+    """Format untrusted text, backticks included, as a Markdown code span; "" becomes a space."""
     shown = "".join(c if c.isprintable() else " " for c in text) or " "
     ticks = 1
     while "`" * ticks in shown:

@@ -90,7 +90,7 @@ class Comparison:
 
     @property
     def headline(self) -> MetricOf | None:
-        """Test and metric to show: a dropped, else undecided, else the first; None if no ratio."""
+        """Test and metric to show: a dropped one, else an undecided one, else any; None if none."""
         order = (Answer.FAIL, Answer.INCONCLUSIVE)
         ranked = (m for word in order for m, r in self.ratios.items() if r.outcome is word)
         return next(ranked, next(iter(self.ratios), None))
@@ -228,7 +228,7 @@ class Bisection:
         return self._conditions.folder
 
     def _relative(self, reason: str, index: int) -> str:
-        """Make paths in an error text relative to the project; the checkout has been removed."""
+        """Make paths in `reason` relative to the checkout of build `index`, or to the project."""
         tree = self.folder / f"{FOLDER_LABEL}-{self.builds[index].title}" / "tree"
         return placeless(reason, roots=(str(tree.resolve()), str(Path.cwd())))
 

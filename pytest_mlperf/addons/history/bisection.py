@@ -20,7 +20,7 @@ SPARE_COMPARISONS = 4
 
 
 class Mark(StrEnum):
-    """Name the result of comparing a commit with the good one."""
+    """Define the results of a bisect for a commit: good, bad, undecided, skipped."""
 
     GOOD = "good"
     BAD = "bad"
@@ -62,7 +62,7 @@ def divided_rule(rule: RuleR, last_build: int, metric_count: int) -> RuleR:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BisectRange:
-    """Hold the range that contains the first bad commit: after commit `good`, up to `bad`.
+    """Hold the range with the first bad commit, by number: after `good`, up to and with `bad`.
 
     Attributes:
         next: Number of the commit to compare next; None if none is left or too many were undecided.

@@ -36,7 +36,7 @@ class BisectState:
     Attributes:
         settings: Settings that must not change for resuming: name in messages to value.
         sessions: Ids of the sessions that measured, oldest first.
-        pairs: Runs, by a key of the two builds and the test.
+        pairs: Runs of each comparison; the key names both builds and the test.
     """
 
     schema: int = SCHEMA_VERSION
@@ -52,9 +52,9 @@ class BisectStore:
     """Store the runs of a bisect in a file; it is written atomically, in a locked folder."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str], *, restart: bool) -> None:
-        """Read the file; raise MlperfError if it is damaged or `settings` have changed.
+        """Read the stored runs; raise MlperfError if they are damaged or `settings` differ.
 
-        `restart` ignores the stored runs.
+        `restart` ignores stored runs and accepts a damaged file.
         """
         self.path = folder / STATE_FILE
         there = BisectState(settings=settings)

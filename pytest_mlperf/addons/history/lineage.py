@@ -47,10 +47,7 @@ class BuildAt:
         return self.name if self.wheel else self.name[:SHORT_HASH_DIGITS]
 
     def earlier(self, suite: Path, elsewhere: PythonEnvironment | None) -> EarlierBuild:
-        """Return a description of this build from which an engine of the suite can be run.
-
-        `elsewhere` is the other Python environment that runs the engine; None for this one.
-        """
+        """Describe this build for interleaved runs; `elsewhere`: another Python of the engine."""
         return EarlierBuild(
             elsewhere=elsewhere,
             suite=suite,
@@ -157,7 +154,7 @@ def versions(text: str, elsewhere: PythonEnvironment | None) -> list[BuildAt]:
 
 
 def _available(library: str, python: Sequence[str], *, early: bool) -> list[str]:
-    """Return the versions that pip lists, oldest first.
+    """Return the versions of a library that pip can install, oldest first.
 
     `python` is the command of the Python to ask; `early` includes pre-releases, such as 1.3.0rc5.
     """

@@ -73,7 +73,7 @@ def ratio_of(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> Pooled |
 
 
 def holm_adjusted(steps: Sequence[TrendStep]) -> list[TrendStep]:
-    """Return the changes with `better` adjusted for multiple testing, by Holm's method.
+    """Return the steps; set `better` to None if not significant by Holm's method.
 
     The probability that an unchanged metric shows any better or worse change is at most 5 %.
     """

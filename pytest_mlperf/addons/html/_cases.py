@@ -341,7 +341,7 @@ def _moments(moments: Sequence[Sequence[float]]) -> Packed:
 def template_cases(
     cases: Sequence[Grouped], causes: Mapping[str, Sequence[str]]
 ) -> tuple[list[Packed], dict[str, list[Subject]]]:
-    """Return template data for each case; machines, engines and data by their description.
+    """Return template data of each case, and by description the measured systems of all cases.
 
     `causes` has the common causes of a failure, by test.
     """

@@ -75,7 +75,7 @@ def _changes(index: int, group: Grouped) -> Iterator[Row]:
 
 
 def _displayed_outcome(verdict: Verdict, metric: MetricVerdict) -> Outcome | None:
-    """Return the test's outcome if none of its metrics has it, else the outcome of `metric`."""
+    """Return the outcome to show for `metric`: its own, or the test's if no metric has that one."""
     outcomes = {each.outcome for each in verdict.metrics}
     return metric.outcome if verdict.outcome in outcomes else verdict.outcome
 

@@ -44,10 +44,10 @@ def _points(block: precisions.Block) -> tuple[list[tuple[Case, dict[str, Any]]],
 
 
 def closest_score(block: precisions.Block) -> precisions.Score | None:
-    """Return the reference's score that is closest to failing at any precision.
+    """Return the reference's score of the metric that is closest to failing at any precision.
 
-    Closeness is a score as a share of its minimum for passing or, without one, of itself. Returns
-    None if the reference has no score above 0.
+    Scores are compared as shares of their minimum for passing; a score without one counts as
+    100 %. Returns None if the reference has no score above 0.
     """
     nearest: list[tuple[float, precisions.Score]] = []
     for base in block.reference.scores:

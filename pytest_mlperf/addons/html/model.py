@@ -39,7 +39,7 @@ class Figure:
         rows: Data, the most important rows first, all with the same keys; empty if there is none.
         without: A sentence on how to get data, shown if `rows` is empty.
         open: Whether the section is expanded when the page opens.
-        runs: Whether a row is a metric whose runs are in the history plot of its case.
+        runs: Whether the rows are metrics, whose runs the history plot of their case shows.
     """
 
     name: str
@@ -76,8 +76,8 @@ class RunFiles:
         records: Baseline record with which the test was compared.
         versions: (date, version) of each engine version accepted as baseline, from git.
         percentiles: Percentiles of the last run.
-        moments: Rows of latency over time in the last run: time since its start [s], p50 and p99
-            [s] of the queries that ended in this interval, and queries in flight at its end.
+        moments: Latency in the last run, a row per time interval: time since the run's start [s],
+            p50 and p99 [s] of the queries that ended in the interval, queries in flight at its end.
         power: GPU power over the last run, see `report.power_of`.
         spent: Seconds per phase (`TIME_PARTS`) for each run, oldest first.
         sessions: Histories of comparable sessions from a database, by case id, with this session.

@@ -97,10 +97,7 @@ def power_of(folder: Path) -> Packed | None:
 
 
 def _numbered(gpus: Sequence[GpuLog]) -> list[tuple[int, GpuLog]]:
-    """Return (number, GPU) with the driver's GPU numbers.
-
-    If these are missing or not unique, the positions in the list are used.
-    """
+    """Return (driver's GPU number, GPU), or (position, GPU) if numbers are missing or repeated."""
     numbers = [gpu.facts.get("identity", {}).get("index") for gpu in gpus]
     certain = None not in numbers and len(set(numbers)) == len(gpus)
     return list(zip(numbers if certain else range(len(gpus)), gpus, strict=True))
@@ -188,7 +185,7 @@ def _throttling_spans(
 ) -> list[tuple[str, str, list[Span]]]:
     """Return (label, tone, spans [s]) of each throttling reason over all GPUs, the worst first.
 
-    Only spans within `visible` are returned, relative to the start of `window`.
+    Tone is "fail", "open" or "note". Spans lie within `visible` and count from `window`'s start.
     """
     spans: dict[str, list[Span]] = {}
     shares: dict[str, dict[int, float]] = {}
@@ -326,7 +323,7 @@ def _positive(value: object) -> TypeGuard[float]:
 
 
 def moments_of(folder: Path) -> list[list[float]]:
-    """Return rows (time, p50, p99 [s], queries in flight) over a run; [] if not stored."""
+    """Return rows (time [s], p50, p99 latency [s], queries in flight) of a run; [] if no file."""
     path = _file(folder, LATENCIES)
     if path is None:
         return []
@@ -342,10 +339,7 @@ def moments_of(folder: Path) -> list[list[float]]:
 
 
 def spent_of(folder: Path, run: Run) -> dict[str, float]:
-    """Return the seconds that each phase (`TIME_PARTS`) of a run took; {} without LoadGen's log.
-
-    A run starts just before its process is started.
-    """
+    """Return the seconds of a run by phase (`TIME_PARTS`); {} without LoadGen's detail log."""
     detail = _detail(folder)
     if detail is None:
         return {}
@@ -367,7 +361,7 @@ def spent_of(folder: Path, run: Run) -> dict[str, float]:
 
 
 def sessions_of(results: Results, store: str) -> dict[str, list[CaseHistory]]:
-    """Return the histories, including this session, of its cases in a database, by case id."""
+    """Return by case id the histories in the database `store`, with this session's `results`."""
     with opened(store) as there:
         return there.histories_with(results)
 

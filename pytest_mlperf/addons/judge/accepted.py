@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BaselineUpdate:
-    """Describe one update of a baseline; `verdict` is that of the comparison before the update."""
+    """Describe an update of a baseline to `runs` runs; `verdict`: headline before the update."""
 
     action: str
     date: str
@@ -37,12 +37,12 @@ class BaselineUpdate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AcceptedRuns:
-    """Hold the content of a baseline file.
+    """Hold the content of a baseline file of `pytest-mlperf judge`.
 
     Attributes:
         conditions: By tool, one point per task or concurrency with what is equal in all its runs:
             facts, definitions of metrics, and the position on a curve.
-        runs: Runs whose points hold only measured values.
+        runs: Accepted runs; their points hold the measured values, without `conditions`.
     """
 
     schema: int
@@ -149,7 +149,7 @@ def _lean(run: ToolRun, today: str) -> ToolRun:
 def baseline_of(
     name: str, runs: Sequence[ToolRun], history: tuple[BaselineUpdate, ...]
 ) -> AcceptedRuns:
-    """Build the content of a baseline file; conditions of a point come from its first run."""
+    """Build a baseline file's content; facts on a point are those of the first run with it."""
     points = {
         (run.tool, p.name): ToolPoint(
             name=p.name, facts=p.facts, quantities=p.quantities, axis=p.axis

@@ -19,7 +19,7 @@ MAX_SEARCHED, MAX_SEARCH_DEPTH, MAX_READ_BYTES = 300, 4, 2 * 2**20
 
 
 def checks() -> Iterator[tuple[str, str, str, str]]:
-    """Yield (name, state, text, remedy) of each check; the remedy is "" if none is needed."""
+    """Check result files and baselines; yield (name, "ok" or "defective", text, command or "")."""
     tools = Counter(filter(None, map(reader_of_file, islice(_candidates(Path()), MAX_SEARCHED))))
     if tools:
         listed = ", ".join(f"{count} of {title}" for title, count in sorted(tools.items()))

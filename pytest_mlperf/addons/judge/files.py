@@ -147,7 +147,7 @@ def has_keys(*keys: str, marks: Iterable[str] = ()) -> Callable[[ResultFile], bo
 
 
 def run_of(document: ResultFile, tool: str, index: int | None = None, **more: Any) -> ToolRun:
-    """Create a run from a file, or from the file's JSON object number `index` (from 0)."""
+    """Create a run from a file or its JSON object `index` (from 0); `more` has its other fields."""
     source, digest = str(document.path), document.digest
     if index is not None and len(document.objects) > 1:
         source = f"{source}:{index + 1}"
@@ -206,7 +206,7 @@ def read_text(path: Path) -> ResultFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """Hold one side of a comparison: runs (oldest first if times are known) and notes on files."""
+    """Hold the baseline's or the new runs, oldest first if times are known, and notes on files."""
 
     runs: tuple[ToolRun, ...]
     notes: tuple[str, ...] = ()

@@ -241,7 +241,7 @@ def _of_sides(task: JudgedMetric, side: Pooled, *, proven: bool, p: float) -> Ro
 
 
 def _unproven(row: Row, task: JudgedMetric, side: Pooled) -> Row:
-    """Judge a row by the expected session variance: PROVISIONAL ok or drop, else INCONCLUSIVE."""
+    """Return the row as PROVISIONAL ok or drop (by expected session variance) or INCONCLUSIVE."""
     direction = row.quantity.direction
     middle = row.sign * side.change
     if middle - side.plain.reach(RULE.beta) > bound_of(direction, task.row.limit or 0.0):

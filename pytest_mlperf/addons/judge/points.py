@@ -22,7 +22,7 @@ FEW = 100
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedMetric:
-    """Hold a metric's old and new values; if a condition is unknown, `guard` says so (INVALID)."""
+    """Hold a metric's old and new values; `guard` is why a decided change is INVALID, or ""."""
 
     row: Row
     old: Sequence[Value]
@@ -50,7 +50,7 @@ class ScoredPoint(NamedTuple):
 
 
 class PointCase:
-    """Compare the settings of old and new runs at one task or load; list metrics to judge."""
+    """Compare settings of old and new runs at one task or load; list the metrics to judge."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class PointCase:
                 self._check_fact(name, facts)
 
     def _check_fact(self, name: str, facts: Sequence[Fact]) -> None:
-        """Add notes on runs without the fact; if its values differ, make metrics not comparable."""
+        """Note runs that lack fact `name`; if its values differ, mark metrics as not comparable."""
         bases = next((fact.bases for fact in facts if fact.bases), ())
         first = next((index for index, fact in enumerate(facts) if fact.value is not None), None)
         if first is None:
@@ -109,7 +109,7 @@ class PointCase:
                     self._differing.setdefault(base, reason)
 
     def _add_failure(self) -> bool:
-        """Add a row if a whole benchmark failed in a run; return whether one was added."""
+        """Add a row with the error if the benchmark failed in a run; return whether one did."""
         texts = [[m.point.broken for m in side if m.point.broken] for side in (self.old, self.new)]
         if not any(texts):
             return False

@@ -23,7 +23,7 @@ class Settings:
     """Hold the settings of a comparison.
 
     Attributes:
-        limits: Smallest relevant change for the worse, as a share, by "ttft_p99" or "ttft".
+        limits: Smallest relevant change for the worse, as a share, by metric or quantity.
         metrics: Metrics ("ttft_p99") or quantities ("ttft") to judge; empty: `usual_metrics`.
         allow_missing: Whether a task or concurrency that one side lacks is noted, not INVALID.
         ignored: Names of conditions that may differ.
@@ -37,7 +37,7 @@ class Settings:
     session_by: str | None = None
 
     def limit(self, metric: str, quantity: Quantity) -> float:
-        """Return the smallest relevant change of a metric, as a share; else the quantity's."""
+        """Return the smallest relevant change, a share: the user's or else the quantity's own."""
         return self.limits.get(metric, self.limits.get(split(metric)[0], quantity.limit))
 
     def selects(self, metric: str) -> bool:
@@ -52,6 +52,7 @@ class Row:
     Attributes:
         outcome: None if the metric is reported but not judged.
         change, low, high: Relative change and its confidence bounds; score points if `absolute`.
+        runs, sessions: Numbers of baseline runs or sessions, and of new ones.
         p: One-sided p-value of a drop; None if not judged.
         direction: Likely answer of an undecided row: "ok" or "drop".
         documents: Numbers of documents that were compared, got worse, and got better.

@@ -49,7 +49,7 @@ class About:
 
 
 def read_about(path: Path) -> About:
-    """Read the file; raise one MlperfError for all missing, empty or invalid values."""
+    """Read the description of an MLPerf Endpoints submission; raise MlperfError for all defects."""
     raw = _tables(path)
     if missing := list(_missing(raw)):
         raise MlperfError(

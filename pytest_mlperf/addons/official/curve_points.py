@@ -197,7 +197,7 @@ def _ours(folder: Path, fingerprint: Mapping[str, str]) -> list[Point]:
 
 
 def _summary(window: PointWindow) -> dict[str, Any]:
-    """Return a point's figures in the format of result_summary.json (times in ns)."""
+    """Return a point's measurements as fields of MLCommons' result_summary.json (times in ns)."""
     times = {
         name: {
             "percentiles": {

@@ -54,7 +54,7 @@ class CaseState:
         accuracy: Accuracy baseline: "yes", "none" or "damaged"; "-" if nothing is scored.
         elsewhere: Other Python that runs the case, with versions.
         build: State of the checkpoint that the case builds.
-        promise: Error guarantee of the performance baseline, or None.
+        promise: Guaranteed error probabilities of the performance baseline; None without one.
         server: Address and hardware of the server, and the source of this information.
     """
 
@@ -348,9 +348,9 @@ CONTINUED = " " * 6
 
 
 def brief(checks: Sequence[Check]) -> list[Check]:
-    """Shorten the checks: one line for all that pass, then the GPUs and notes.
+    """Return one check that names all that passed, then GPUs, other states, and file checks.
 
-    Checks of engines and libraries are left out: the suites that need them report them.
+    Checks of engines, libraries and missing tools are left out: suites that need them report them.
     """
     here = [c for c in checks if c.group in {"tools", "machine"} and c.state != "missing"]
     fine = [check.name for check in here if check.state == "ok" and check.name != "GPUs"]
@@ -377,7 +377,7 @@ def shorten_page(text: Sequence[str]) -> list[str]:
 def lines(
     checks: Sequence[Check], suites: Sequence[SuiteState], named: Sequence[Path], code: int
 ) -> Iterator[str]:
-    """Yield the report; suites `named` by the user and exit `code` decide the next command."""
+    """Yield the report; suites `named` by the user and exit `code` decide which command is next."""
     for group, inside in groupby(checks, key=lambda check: check.group):
         yield group
         rows = list(inside)

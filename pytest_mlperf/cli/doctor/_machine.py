@@ -304,7 +304,7 @@ PATIENCE = Patience(progress_s=30.0, phase_s=60.0)
 
 
 def loadgen() -> Check:
-    """Check that LoadGen can run, by a short run in a worker process; lock no processors."""
+    """Check that LoadGen works, by a short run in a worker process that locks no processors."""
     wheel = "mlcommons-loadgen"
     try:
         release = version(wheel)

@@ -173,7 +173,7 @@ def _run(command: Sequence[str]) -> int:
 def make_proposal(
     test: ToMeasure, measured_result: CaseResult | None, copy: Path, terms: Terms
 ) -> Proposal | Kept:
-    """Return a proposal to accept new runs, or why the baseline stays; BaselineError if refused."""
+    """Return a proposal to accept new runs, or why not; BaselineError if refused or unmeasured."""
     if measured_result is None:
         raise BaselineError("pytest did not measure it; see its output above")
     require_fit(measured_result)
@@ -234,7 +234,7 @@ AGAIN = (
 
 @dataclass
 class Acceptance:
-    """Collect the decisions on tests: proposals, tests to measure, and the number of refusals."""
+    """Collect the decisions of `update`: proposed baselines, tests to measure, number refused."""
 
     proposals: list[Proposal] = field(default_factory=list)
     to_measure: list[ToMeasure] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Decide how to accept a test's values as baselines, and write them."""
+"""Propose a test's values as new baselines, and write the proposals that are accepted."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def proposal_for(
 
 
 def require_fit(result: CaseResult) -> None:
-    """Raise BaselineError if a result cannot be recorded: handicap, pretended, failed or empty."""
+    """Raise BaselineError if a result may not become a baseline, e.g. of a failed test."""
     verdict = result.verdict
     measured = verdict.accuracy if verdict.kind == Kind.ACCURACY else verdict.runs
     if result.handicap or result.pretended:
@@ -315,7 +315,7 @@ class PerformanceProposal:
         return [*map(sentence, recording.worsened(old_runs, self.new.runs, self.limits))]
 
     def lines(self) -> Iterator[str]:
-        """Yield a line per metric, old and new; notes; then a line on the amount of data."""
+        """Yield a line per metric with old and new score, and a line with sample count and file."""
         old = geometric_means(self.old.runs) if self.old else {}
         new = geometric_means(self.new.runs)
         for metric in filter(new.__contains__, self.limits):
@@ -353,7 +353,7 @@ class AccuracyProposal:
         return self.file.parents[2]
 
     def lines(self) -> Iterator[str]:
-        """Yield a line per metric, old and new; notes; then a line on the amount of data."""
+        """Yield a line per metric with old and new score, and a line with sample count and file."""
         for metric, new in self.new.scores.items():
             old = self.old.scores.get(metric) if self.old else None
             if old is None:

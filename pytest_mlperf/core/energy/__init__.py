@@ -64,9 +64,9 @@ class Energy:
         joules: Energy of the GPU; None, never 0, if unknown.
         uncertainty_j: Bound of the error in either direction; None if unknown.
         method: "counter", "trace" (integral of the power, without a counter), or None if unknown.
-        trace_j: Integral of the power trace; None without a usable trace.
+        trace_j: Integral of the sampled power; None if samples are few or have gaps.
         own_j: Part of the uncertainty that is independent between GPUs of one kind.
-        idle_w: Lowest mean power in PAD_S seconds before or after the window; None if not steady.
+        idle_w: Lowest mean power in PAD_S seconds before or after the window; None if unsteady.
         invalid: Reasons why the value may be neither judged nor recorded; empty if valid.
     """
 
@@ -271,7 +271,7 @@ class Source(StrEnum):
 
     @property
     def suffix(self) -> str:
-        """Suffix of the metrics based on this source."""
+        """Suffix of metric names for this source: "_wall", "_dcgm", or "" for other sources."""
         return {Source.METER: "_wall", Source.EXPORTER: "_dcgm"}.get(self, "")
 
 
@@ -296,10 +296,10 @@ class EnergyReading:
     Attributes:
         source: NVML, a wall meter, a DCGM exporter or counters of the host.
         window_s: Length of the window [s].
-        joules: Energy of all parts; None if a part is unknown.
+        joules: Energy of all `parts` together; None if one is unknown.
         uncertainty_j: Bound of the error, without the source's own accuracy; None if unknown.
         parts: Joules by GPU UUID or by name of a host counter; None if unknown.
-        gated: Whether the energy is certain enough to be judged.
+        gated: Whether the energy is precise enough to pass or fail a test.
         notes: Remarks, and why the energy or its uncertainty is unknown.
         peak_w: Highest sampled power of one GPU.
         idle_w: Power of all GPUs while idle outside the window; None if unknown for a GPU.

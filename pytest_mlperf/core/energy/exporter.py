@@ -65,7 +65,7 @@ class ExportedGpu:
 
 
 def read_exporter(page: bytes, chosen: Collection[str] = ()) -> dict[str, ExportedGpu]:
-    """Return a page's GPUs by UUID; if `chosen` is not empty, only those UUIDs and hosts."""
+    """Return a page's GPUs by UUID; if `chosen` is not empty, those with a UUID or host in it."""
     gpus: dict[str, ExportedGpu] = {}
     for sample in page_samples(page, {POWER_METRIC, ENERGY_METRIC, LIMIT_METRIC, *AMD_METRICS}):
         labels = {name.lower(): text for name, text in sample.labels.items()}
@@ -99,7 +99,7 @@ def models_of(gpus: Collection[ExportedGpu]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExporterLook:
-    """Hold one read of an exporter's page: time [s since 1970], and GPUs by UUID."""
+    """Hold one read of an exporter's page: its time [s since 1970], and GPU values by UUID."""
 
     time_s: float
     gpus: Mapping[str, ExportedGpu]

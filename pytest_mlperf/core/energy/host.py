@@ -29,7 +29,7 @@ class Counted:
 def host_energy(
     counted: Mapping[str, Counted], begin_s: float, end_s: float, *, shared: bool = False
 ) -> EnergyReading:
-    """Compute the energy of a window; its ends are in seconds since 1970.
+    """Compute a host's energy by its counters from `begin_s` to `end_s` (seconds since 1970).
 
     The uncertainty is a strict bound: a counter never falls, so its value at an end of the window
     lies between the readings before and after. `shared`: other measurements used the host too.

@@ -163,7 +163,7 @@ UNSURE = 0.05
 
 
 def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) -> EnergyReading:
-    """Compute the energy of a window; its ends are in seconds since 1970.
+    """Return a wall meter's energy in a window: mean power x duration; times are since 1970 [s].
 
     The uncertainty is an estimate: each end may be off by one meter period plus
     CLOCK_OFFSET_SECONDS, while the power changes by the range of the readings near it.

@@ -223,6 +223,7 @@ class CounterEnergy:
     """Hold the energy of an energy counter in a window.
 
     Attributes:
+        joules: Energy in the window [J]; None if unknown, for the reason `why_not`.
         lag_j, steps_j: Uncertainties due to the lag, and due to the steps at the window's ends [J].
         lag_s: Lag of the counter behind the power [s]; None if unknown.
         gain: Joules by the counter per joule by the power trace at steady power; None without it.
@@ -455,7 +456,7 @@ def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float | None:
 def _interpolate_energy(
     steps: Sequence[Reading], cumulated_energy: Sequence[Reading], time_s: float, lag_s: float
 ) -> float:
-    """Interpolate a counter at `time_s` like the sampled energy `lag_s` earlier, else linearly."""
+    """Interpolate a counter [J] with the shape of sampled energy (`lag_s` earlier) or linearly."""
     earlier, later = around(steps, time_s)
     if not cumulated_energy or earlier.time_s - lag_s < cumulated_energy[0].time_s:
         return at(steps, time_s)

@@ -151,7 +151,7 @@ MIN_DF, MAX_DF = 1.0, 30.0
 
 @dataclass(frozen=True, slots=True)
 class SeriesVariance:
-    """Hold a metric's variance of log values between runs, its `df`, and the one `within` a run."""
+    """Hold log values' variance between runs, its degrees of freedom, and variance within runs."""
 
     variance: float
     df: int
@@ -215,7 +215,7 @@ def fit(
 
 
 def _centred(unit: SeriesVariance, expected: float) -> float:
-    """Return a series' log(variance / (`expected` + within)), less the expected log(χ²/df)."""
+    """Return ln(variance / (`expected` + within)) of a series, less its expectation E ln(χ²/df)."""
     ratio = max(unit.variance, FLOOR_SD**2) / (expected + unit.within)
     return math.log(ratio) - digamma(unit.df / 2) + math.log(unit.df / 2)
 
@@ -318,7 +318,7 @@ class Learnt:
 
     Attributes:
         sd, share: 90 % intervals of run sd (s0) and session share (φ); None for one session.
-        cases: Cases with at least two runs in one session.
+        cases: Number of cases with at least two runs in one session.
         weights: Weights (0 to 1) of the data in the estimates of ν0 (prior df) and of s0.
     """
 
@@ -405,7 +405,7 @@ def total_variance(spread: SeriesSpread, share: float) -> float:
 def moderated(spread: SeriesSpread, noise: Noise) -> float:
     """Return the variance of a series, moderated by the noise prior (ν0 df, variance s0²).
 
-    It is (ν0·(s0² + within²) + ν·s²) / (ν0 + ν). Source: G. K. Smyth (2004).
+    It is (ν0·(s0² + variance inside a run) + ν·s²) / (ν0 + ν). Source: G. K. Smyth (2004).
     """
     df = spread.run_df + spread.between_df
     variance = total_variance(spread, noise.session_share)
@@ -448,7 +448,7 @@ OTHERS_WEIGHT = 0.25
 def session_noise(
     ours: Iterable[Sequence[Value]], others: Iterable[Sequence[Value]] = (), *, rule: RuleR
 ) -> SessionNoise | None:
-    """Estimate session / run variance of unchanged builds; None if no build has two sessions.
+    """Estimate the ratio of session to run variance; None if no unchanged build has two sessions.
 
     The ratio of a build's mean square between sessions to its moderated run variance is 1 +
     n0·ratio on average. All cases of a session share its machine, so other cases (`others`)
@@ -474,10 +474,10 @@ def _ratio(excesses: Sequence[tuple[float, float, int]]) -> float:
 
 
 def _excess(runs: Sequence[Value], rule: RuleR) -> tuple[float, float, int] | None:
-    """Return (df · (mean square between sessions / run variance - 1), df · runs per session, df).
+    """Return a build's terms for estimating session variance / run variance; None for one session.
 
-    Over all builds, Σfirst / Σsecond estimates session variance / run variance. Returns None for a
-    build with fewer than two sessions; df is the number of sessions less one.
+    The terms are (df · (mean square between sessions / run variance - 1), df · runs per session,
+    df), with df = sessions - 1. The estimate is Σfirst / Σsecond over all builds.
     """
     sessions = by_session(runs, log_scale())
     if len(sessions) < 2:

@@ -71,7 +71,7 @@ class CalibratedCase:
 
     @property
     def series(self) -> tuple[Series, ...]:
-        """One series for each gated metric that every run has, first those with a `within_se`."""
+        """Series of values per gated metric that all runs have; metrics with `within_se` first."""
         names = [name for name in self.limits if all(name in run.metrics for run in self.runs)]
         names.sort(key=lambda name: name not in self.runs[0].within_se)
         return tuple(
@@ -151,7 +151,7 @@ class NoiseSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibrated:
-    """Hold the calibration of one machine type; `settings` is None if it has only runs."""
+    """Hold A/A runs of one machine type and the noise `settings` estimated from them (or None)."""
 
     identity: dict[str, Property]
     settings: NoiseSettings | None
@@ -163,7 +163,7 @@ class Calibrated:
         return tuple(series for case in self.cases for series in case.series)
 
     def rule(self, settings: NoiseSettings, max_runs: int) -> RuleR:
-        """Return rule R with this noise; limit its session variance's df to the days less one."""
+        """Return rule R with the settings' noise; limit session df to calibrated days less one."""
         noise, days = settings.noise, {day for case in self.cases for day in case.groups.values()}
         df = min(noise.session_df, len(days) - 1) if days else noise.session_df
         return dataclasses.replace(noise, session_df=df).rule(max_runs)

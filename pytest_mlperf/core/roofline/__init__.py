@@ -44,7 +44,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Define how a technique changes work of `kinds`, by the fields `needs` of Circumstances."""
+    """Define how a technique changes work of types `kinds`, given the run's facts in `needs`."""
 
     kinds: tuple[type, ...]
     needs: tuple[str, ...]
@@ -225,7 +225,7 @@ def share_note(limit: Limit) -> Note:
 
 
 def share_reached(share: float, binds: bounds.Resource | None, *, estimated: bool) -> Note:
-    """Return a note on a share of the limit set by `binds`; doubtful if `estimated` and near 1."""
+    """Return a note: share reached of an `estimated` or certain limit, which `binds` sets."""
     near = NEAR_LIMIT_SHARE if estimated and share > NEAR_LIMIT_SHARE else None
     limit = "roofline" if estimated else "certain limit"
     return Note.of("roofline_share", share=share, binds=binds, limit=limit, near=near)
@@ -240,7 +240,7 @@ def share_of_limit(
     work: AnyWork | None,
     seen: Circumstances,
 ) -> Limit:
-    """Compare a metric's `value` with its roofline limits; an unknown one has a reason."""
+    """Return `value` with its roofline limits; `why_unknown` has the reason for missing limits."""
     empty = Limit(metric=metric, value=value)
     reason = _why_unknown(metric, accelerator, gpu, work, seen)
     if reason or gpu is None or work is None:

@@ -22,11 +22,11 @@ GIB_PER_GB = 2**30 / 1e9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hardware:
-    """Hold the peak capability of all GPUs of a run; None if unknown.
+    """Hold the peak rates and the memory of all GPUs of a run; None if unknown.
 
-    `flops` in FLOP/s, `bandwidth` in B/s; `weight`, `kv`: bytes per weight, per KV cache element.
-    `cache`: bytes of weights that may stay on chip between steps. `memory`: bytes of GPU memory for
-    one copy of the model and its KV cache.
+    `flops` in FLOP/s, memory `bandwidth` in B/s; `weight`, `kv`: bytes per weight and per KV cache
+    element. `cache`: bytes of weights that may stay on chip between steps. `memory`: bytes of GPU
+    memory for one copy of the model and its KV cache.
     """
 
     flops: float
@@ -39,7 +39,7 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Term:
-    """Hold a resource's limit `rate`, by `capacity` [FLOP/s, B/s] and needed `amount` [FLOP, B]."""
+    """Hold a resource's limit: `rate` [1/s] = `capacity` [FLOP/s, B/s] / `amount` [FLOP, B]."""
 
     resource: Resource
     rate: float
@@ -50,7 +50,7 @@ class Term:
 def hardware(
     gpu: GpuSpec, seen: Circumstances, *, best: bool = False, sparse: bool = False
 ) -> Hardware:
-    """Return the capability of all GPUs; `best`: top clock, full caches; `sparse`: 2:4 weights."""
+    """Return all GPUs' peaks and memory; `best`: top clock, full caches; `sparse`: 2:4 weights."""
     flops, weights = peak(gpu, seen.precision), seen.weights or seen.precision
     assert flops is not None  # callers checked all names
     copy = seen.replica_gpus or seen.gpus
@@ -152,7 +152,7 @@ def latency_bounds(
     certain: bool,
     drafts: float | None,
 ) -> list[Term]:
-    """Return bounds of a latency [s] by compute and memory; `certain`: for the least work.
+    """Return lower bounds of a latency [s]: of the minimum work if `certain`, else of the estimate.
 
     `drafts` are tokens per decoding step; None if there is no bound on them.
     """

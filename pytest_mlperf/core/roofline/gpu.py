@@ -22,7 +22,7 @@ _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 @dataclass(frozen=True, slots=True)
 class _Figure:
-    """Describe a GPU figure: its units, base unit first, an example, and its least valid value."""
+    """Describe a GPU property in suites: its units (base unit first), an example, its minimum."""
 
     units: tuple[str, ...]
     example: str
@@ -286,7 +286,10 @@ def fewest_gpus(weight_bytes: float, memory: float) -> int:
 def per_dollar(
     rate: float, price: GpuPrice, *, gpus: int, weight_gpus: int = 1, unit: str = "tokens"
 ) -> PerDollar:
-    """Return output per dollar: rate x 3600 s / (USD per GPU-hour x max(gpus, weight_gpus))."""
+    """Return output per dollar: rate x 3600 s / (USD per GPU-hour x max(gpus, weight_gpus)).
+
+    `weight_gpus` is the smallest number of GPUs whose memory can hold the weights.
+    """
     if not 0 <= rate < math.inf:
         raise ValueError(f"the rate is {rate!r}; must be finite, at least 0")
     if gpus < 1 or weight_gpus < 1:

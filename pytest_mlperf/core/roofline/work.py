@@ -95,7 +95,7 @@ class _Work:
         raise NotImplementedError
 
     def least(self, _seen: Circumstances) -> float:
-        """Return the least FLOP of a run's mean sample; by default that of the smallest sample."""
+        """Return a lower bound of a run's mean FLOP per sample; by default `smallest`."""
         return self.smallest
 
     def estimate(self, _seen: Circumstances) -> float | None:
@@ -155,10 +155,10 @@ class Decode(_Work):
         return (self.layers * (attention + router) + self.width * self.vocabulary) * self.share
 
     def weights(self, sequences: float | None = None) -> float:
-        """Return how many weights a decoding step reads: of E experts, E (1 - (1 - k/E)^B).
+        """Return how many weights a decoding step reads: the shared ones and the used experts'.
 
-        B is `sequences`, each with k experts; if None, all use the same k (lower bound).
-        The input embedding is a look-up.
+        With k of E experts each, B `sequences` use E (1 - (1 - k/E)^B) on average; if None, the
+        lower bound k. The input embedding is a look-up and not counted.
         """
         hit: float = self.active
         if sequences is not None and self.experts > 1:
@@ -215,7 +215,7 @@ class Decode(_Work):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoder(_Work):
-    """Describe an encoder (such as BERT) whose feed-forward size is 4 times its width.
+    """Describe an encoder like BERT: `layers` of size `width`, feed-forward size 4 x `width`.
 
     Attributes:
         outputs: Values of the output layer for each token.
@@ -243,7 +243,7 @@ class Encoder(_Work):
         return self.flop(1.0)
 
     def least(self, seen: Circumstances) -> float:
-        """Return the least FLOP of a sample: min(`least_tokens`, mean) tokens, 1 if unknown."""
+        """Return FLOP for min(`least_tokens`, measured mean) tokens; for 1 if no mean is known."""
         if seen.tokens is None:
             return self.smallest
         return self.flop(min(self.least_tokens, seen.tokens))
@@ -284,11 +284,11 @@ class Parts(_Work):
 
     @property
     def smallest(self) -> float:
-        """FLOP of a sample with one part, the smallest that is possible."""
+        """FLOP of the smallest possible sample, which has a single part."""
         return self.part_flop * self.share
 
     def least(self, seen: Circumstances) -> float:
-        """Return the least FLOP of a sample: of min(`least_parts`, mean) parts, of 1 if unknown."""
+        """Return the FLOP of min(`least_parts`, the run's mean) parts; of one part if unknown."""
         if seen.parts is None:
             return self.smallest
         return min(self.least_parts, seen.parts) * self.smallest

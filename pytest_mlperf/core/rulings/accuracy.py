@@ -94,7 +94,7 @@ def risen_flaws(accuracy: Accuracy, subject: Subject) -> Note | None:
 
 
 def notes_of_outputs(scored: Scored, rescored: int, context: PassContext) -> tuple[Note, ...]:
-    """Return a note if outputs changed, or if only scores (of `rescored` samples) did; else ()."""
+    """Return a note if outputs changed, or the scores of equal outputs; () if neither did."""
     changed = changed_outputs(context.outputs, scored)
     if changed is None:
         return ()
@@ -369,7 +369,7 @@ def rerun_noise(
 
 
 def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Rerun]:
-    """Pool earlier rerun statistics with those of new passes, by metric, weighted by passes."""
+    """Pool the scatter between repeated passes, `old` and `new`, by metric, weighted by passes."""
     reruns = dict(old)
     for name, added in new.items():
         earlier = old.get(name)

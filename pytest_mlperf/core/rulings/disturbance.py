@@ -33,9 +33,9 @@ def explains_miss(run: Run, limits: Mapping[str, float], tolerated: float) -> bo
 def explains_gap(
     a: Run, b: Run, metrics: Collection[str], tolerated: float, least: float = 1.0
 ) -> bool:
-    """Check whether load explains that a metric's ratio a/b is not `least` (above 1: a is better).
+    """Check whether load explains why a metric's ratio a/b (above 1: a is better) is not `least`.
 
-    It explains a lower ratio if a had over `tolerated` more load, and a higher one if b had.
+    Load explains a lower ratio if a's share exceeds b's by over `tolerated`, and vice versa.
     """
     more = (load_share(a) or 0.0) - (load_share(b) or 0.0)
     if abs(more) <= tolerated:
@@ -51,7 +51,7 @@ def explains_gap(
 
 
 def load_note(runs: Sequence[Run]) -> Note:
-    """Return a note on other processes' load in the busiest run, or else on a late client."""
+    """Return a note on the highest load by other processes; if there is none, on late requests."""
     seen = [
         run.load.contention for run in runs if run.load.contention and run.load.contention.share
     ]

@@ -18,7 +18,7 @@ from pytest_mlperf.judge.rule_a import holm
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateWindow:
-    """Hold a gate: reference; `low`, `high` limit the mean, `least`, `most` a sample's score."""
+    """Hold a gate: reference, limits `low`, `high` of the mean, score range `least` to `most`."""
 
     reference: float
     low: float | None
@@ -35,7 +35,7 @@ class GateWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """Hold an accuracy pass, its sample order, and the size `total` of the gate's data set."""
+    """Hold an accuracy pass: scores, its random `order` of samples, `total` samples in the set."""
 
     accuracy: Accuracy
     scored: Scored
@@ -332,7 +332,7 @@ def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[No
 
 
 def combine(gated: Ruling, ruling: Ruling | None, missing_note: Words) -> Ruling:
-    """Return `gated` joined with the baseline's `ruling`; without one, with `missing_note`."""
+    """Join the accuracy gate's ruling with that against the baseline, else with `missing_note`."""
     paired = ruling.paired if ruling else ()
     if gated.outcome is Outcome.GATE_FAIL:
         if ruling is None:

@@ -40,7 +40,7 @@ _UNJUDGED = {Outcome.INVALID, Outcome.ERROR}
 
 
 class MachineSession(NamedTuple):
-    """Identify a session on one accelerator, where the machine may shift all results together."""
+    """Identify a session on one accelerator; a change of its machine may shift all its results."""
 
     session: str
     accelerator: str
@@ -64,7 +64,7 @@ def is_open(verdict: Verdict) -> bool:
 
 
 def _fails_otherwise(verdict: Verdict) -> bool:
-    """Check whether a verdict fails not by its metrics, e.g. as 2 runs missed a latency limit."""
+    """Check if a verdict fails for a non-metric reason, e.g. 2 runs missed a latency limit."""
     missed = sum(run.limit_missed for run in verdict.runs) >= MISSED_TWICE
     metrics_fail = any(metric.fails for metric in verdict.metrics)
     return missed or (verdict.outcome in DROP_OUTCOMES.values() and not metrics_fail)
@@ -126,7 +126,7 @@ def machine_of(verdict: Verdict) -> MachineSession:
 
 
 def null_distributions(verdicts: Iterable[Verdict], rule: RuleR) -> dict[MachineSession, Null]:
-    """Estimate each machine's null distribution (of unchanged pairs) from a session's verdicts."""
+    """Estimate each machine's null distribution: log changes of metrics without a regression."""
     seen: dict[MachineSession, list[MetricVerdict]] = {}
     for verdict in verdicts:
         if verdict.kind in DROP_OUTCOMES and verdict.outcome not in _UNJUDGED:

@@ -9,7 +9,7 @@ _OUTCOMES = {Answer.PROVISIONAL: Outcome.PROVISIONAL, Answer.SUSPECT: Outcome.SU
 
 
 def outcome_of(decision: Decision, failing: Outcome, *, advisory: bool = False) -> Outcome:
-    """Return the outcome of a decision: `failing` for FAIL, INCONCLUSIVE for an `advisory` drop."""
+    """Return the outcome of a decision: `failing` for a drop, but INCONCLUSIVE if `advisory`."""
     answer = decision.outcome
     if answer is Answer.PASS:
         return Outcome.IMPROVED if decision.improved else Outcome.OK

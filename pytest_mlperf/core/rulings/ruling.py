@@ -329,7 +329,7 @@ def rule_on(
 ) -> Ruling:
     """Judge the valid runs of one case, oldest first, by rule R; `limits` are shares.
 
-    A drop has the outcome `failing` if it is proven for any results of the other `pairs` - 1 pairs.
+    A drop has the outcome `failing` if it is proven after correction for `pairs` tested pairs.
     """
     judging = _MetricRules(
         rule=rule,
@@ -367,7 +367,7 @@ def rule_on(
 def ruling_of(
     metrics: Sequence[MetricVerdict], reported: Sequence[MetricVerdict] = (), *, more: bool = False
 ) -> Ruling:
-    """Return the ruling that `metrics` decide; list `reported` too; `more`: a run could decide."""
+    """Return the ruling by `metrics`; `reported` are only listed; `more`: more runs may decide."""
     # A failing metric decides before a SUSPECT one, and a drop before a metric that could not be
     # judged.
     failing = [metric for metric in metrics if metric.fails]
@@ -438,7 +438,7 @@ def load_share(run: Run | BaselineRun) -> float | None:
 def max_log_loss(
     run: Run | BaselineRun, metric: str, tolerated: float, *, memory_margin: bool = True
 ) -> float:
-    """Return how far other load and a late client may have worsened a metric, as a log ratio >= 0.
+    """Return by what log ratio other processes and late requests may have worsened a metric.
 
     Load that costs at most `tolerated`, a share of speed, counts as 0. `memory_margin` adds the
     margin for memory bandwidth that applies to drops.
@@ -461,7 +461,7 @@ def max_log_loss(
 
 @dataclass(frozen=True, kw_only=True)
 class _MetricRules:
-    """Hold rule R for one metric and, as `among`, rule R corrected for all (case, metric) pairs."""
+    """Hold rule R for a metric: alone (`rule`), and corrected for `pairs` joint tests (`among`)."""
 
     rule: RuleR
     among: RuleR

@@ -44,7 +44,7 @@ def buffered(runs: Sequence[Run], metric: str) -> bool:
 
 
 def ungated(runs: Sequence[Run], limits: Collection[str], record: Record | None) -> set[str]:
-    """Return gated metrics that runs lack, as tokens came all at once, and `record` lacks too."""
+    """Return gated metrics that `runs` (tokens came at once) and `record` lack; empty if all do."""
     recorded = {name for run in (record.runs if record else ()) for name in run.metrics}
     held = {name for name in limits if name not in recorded and buffered(runs, name)}
     return held if len(held) < len(limits) else set()
@@ -60,7 +60,7 @@ def zero_note(runs: Sequence[Run], metric: str, baseline: float | None = None) -
 def countable(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None = None
 ) -> dict[str, float]:
-    """Return the limits of metrics with enough queries in `runs` or `record`, and not buffered."""
+    """Return `limits` with enough queries in `runs` or `record`, without the `ungated` metrics."""
     counted = {
         name: limit
         for name, limit in limits.items()
@@ -84,7 +84,7 @@ def too_few(runs: Sequence[Run], metric: str, record: Record | None) -> Note | N
 def only_reported(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None = None
 ) -> tuple[Note, ...]:
-    """Return notes on limits that are not gated: too few queries, or buffered answers."""
+    """Return notes on limits not gated because of too few queries or of buffered answers."""
     gated = countable(runs, limits, record)
     left_out = [name for name in limits if name not in gated]
     held = tuple(name for name in left_out if buffered(runs, name))
@@ -148,7 +148,7 @@ def unmeasured(metric: str, limit: float, note: Note) -> MetricVerdict:
 def adjust_for_few_queries(
     verdict: MetricVerdict, note: Note, drop_outcome: Outcome
 ) -> MetricVerdict:
-    """Add `note` on too few queries; set all outcomes but a drop to INVALID or INCONCLUSIVE."""
+    """Add `note` on too few queries; set all but (likely) drops to INVALID or INCONCLUSIVE."""
     if verdict.outcome is drop_outcome or verdict.direction == "drop":
         return replace(verdict, note=verdict.note or note)
     gates = verdict.baseline.runs >= GATING_RUNS
@@ -165,7 +165,7 @@ def judge_zeros(
     failing: Outcome,
     max_runs: int,
 ) -> tuple[MetricVerdict, bool]:
-    """Judge a metric with zeros (two prove a drop); return (verdict, whether to run once more)."""
+    """Judge a metric that is 0 in some runs (two prove a drop); return (verdict, one more run?)."""
     first = next(index for index, run in enumerate(runs) if metric in run.zero)
     others = [run for run in runs if metric in run.metrics]
     count = len(runs) - len(others)

@@ -85,7 +85,7 @@ def first_run_effect(
 
 
 class Screened(NamedTuple):
-    """Hold runs to record, notes on omitted runs, and whether sessions' first runs are omitted."""
+    """Hold runs to record, notes on others, and whether each session's first run is left out."""
 
     runs: tuple[Run, ...]
     notes: tuple[Note, ...]

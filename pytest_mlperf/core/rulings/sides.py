@@ -29,7 +29,7 @@ _MAX_DAYS_SHARE = 0.9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RatioSpread:
-    """Hold a standard error of a log ratio, and its degrees of freedom."""
+    """Hold a log ratio's standard error `se` and `df`, the degrees of freedom of its t test."""
 
     se: float
     df: float
@@ -72,7 +72,7 @@ class Pooled:
         return self.now - self.before
 
     def reach(self, error: float) -> float:
-        """Return the one-sided margin of `change` at `error`: the largest t·se of 3 spreads."""
+        """Return t·se of `change` for one-sided `error`: the largest of 3 variance estimates."""
         return max(one.reach(error) for one in (self.spread, self.least, self.separate))
 
     def p(self, sign: int, lost: float = 0.0) -> float:

@@ -23,7 +23,7 @@ HOTTER_C, SLOWER_CLOCK_SHARE, CAPPED_SHARE, LESS_POWER_SHARE = 3.0, 0.02, 0.05, 
 
 
 def slowest(replicas: Sequence[ReplicaRun]) -> float | None:
-    """Return the slowest replica's speed relative to the median; None if none was compared."""
+    """Return the slowest replica's speed / the median speed; None if no replicas were compared."""
     return min((replica.share for replica in replicas if replica.share is not None), default=None)
 
 
@@ -58,7 +58,7 @@ def stragglers(
 def _upper_bound(
     mean: float, values: Sequence[float], alpha: float, *, apart: float = 0.0
 ) -> float:
-    """Return the one-sided t bound mean + t(alpha)·s·√(apart + 1/n); `apart`: 1 for a new value."""
+    """Return the upper one-sided t bound of a mean, or with `apart` 1 of one new value."""
     if len(values) < 2:
         return math.inf
     factor = math.sqrt(apart + 1 / len(values))

@@ -124,7 +124,7 @@ _NAMES = frozenset(
 
 
 def read_server(page: bytes) -> dict[str, float]:
-    """Return a metrics page's values by names of `COUNTERS` and `GAUGES`; {} if it has none."""
+    """Parse a Prometheus page; return values by the names of `COUNTERS` and `GAUGES`, or {}."""
     by_name: dict[str, list[float]] = {}
     for sample in page_samples(page, _NAMES):
         if 0 <= sample.value <= MAX_RATE:
@@ -140,7 +140,7 @@ def read_server(page: bytes) -> dict[str, float]:
 
 
 def merge_servers(pages: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Merge metrics of servers with copies of a model: by the function in `OF_COPIES`, else sum."""
+    """Merge metrics of servers of one model: by the function in `OF_COPIES`, by default the sum."""
     names = dict.fromkeys(name for page in pages for name in page)
     return {
         name: OF_COPIES.get(name, sum)([page[name] for page in pages if name in page])

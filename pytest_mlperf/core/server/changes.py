@@ -46,7 +46,7 @@ _MIN_COUNT, _MIN_SHARE = 1.0, 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerChange:
-    """Hold both medians of a server metric that is outside the range of the baseline's runs."""
+    """Hold a server metric outside the range of the baseline's runs; `before`, `now`: medians."""
 
     quantity: str
     point: float | None
@@ -75,7 +75,7 @@ def server_value(quantity: str, value: float) -> str:
 def server_figures(
     server: Mapping[str, float], point: float | None
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield (title, value, maximum or "") of each server metric at a concurrency, as texts."""
+    """Yield (title, value, largest value or "") of each server metric; `point`: concurrency."""
     for quantity, title in QUANTITIES.items():
         names = [quantity, f"{quantity}_max"]
         if point is not None:

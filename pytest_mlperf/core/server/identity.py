@@ -63,7 +63,7 @@ class ServerIdentity:
 def identity_reasons(
     identity_before: ServerIdentity, identity_after: ServerIdentity
 ) -> Iterator[Words]:
-    """Yield why a run may not be judged, by the server's identity before and after the run."""
+    """Yield reasons not to judge a run, e.g. that the server's hardware changed during it."""
     if changed := differences(identity_before.properties, identity_after.properties):
         parts = [Note.of("was", name=one.name, old=one.theirs, new=one.ours) for one in changed]
         yield Note.of("server_hardware_changed", changes=tuple(parts))

@@ -52,7 +52,7 @@ class TextTable:
         return kept, [[row.get(name, "") for name in kept] for row in self.rows]
 
     def lines(self, width: int) -> list[str]:
-        """Return the lines of the table; leave out `spare` columns until it fits `width`."""
+        """Return the table's lines; drop columns in the order of `spare` until they fit `width`."""
         return table(self.rows, width, left=self.left, spare=self.spare, columns=self.columns)
 
 

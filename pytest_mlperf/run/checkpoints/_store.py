@@ -65,7 +65,7 @@ def model_files(folder: Path) -> list[Path]:
 
 
 def digests(folder: Path, files: Sequence[Path], show: Callable[[str], None]) -> dict[str, str]:
-    """Return the hex SHA-256 of each file, by its path relative to `folder`."""
+    """Return hex SHA-256 of each file, by path relative to `folder`; report progress to `show`."""
     total, done, shown_s = sum(path.stat().st_size for path in files), 0, time.monotonic()
     by_name: dict[str, str] = {}
     for path in files:
@@ -155,7 +155,7 @@ class Checkpoint:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Facts about the build for the fingerprint."""
+        """Builder, recipe, options, source, versions and calibration, as texts by `build.…` key."""
         made = self.provenance
         facts = {
             "use": made["use"],

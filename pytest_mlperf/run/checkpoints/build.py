@@ -193,7 +193,7 @@ def _decided(step: CheckpointBuild, about: Event) -> dict[str, Any]:
 
 
 def _key_cache(step: CheckpointBuild, store: _store.CheckpointStore, about: Event) -> _store.Memory:
-    """Return a cache of a checkpoint's hash key, disabled if user code makes calibration data."""
+    """Return a cache of a checkpoint's hash key; it is off if user code makes calibration data."""
     prompts, files = step.calibration, _store.model_files(step.source)
     calibration = [asdict(prompts.dataset), prompts.count] if prompts else None
     if prompts and (path := prompts.dataset.options.get("path")):

@@ -81,7 +81,7 @@ def code_of(module: str) -> list[Path]:
 
 
 def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
-    """Run the builder, add files it omits, reject code; return facts and the weights' SHA-256."""
+    """Build a checkpoint as `spec` says, without code files; return "facts", "weights_sha256"."""
     errors = importlib.import_module("pytest_mlperf.core.errors")
     files = importlib.import_module("pytest_mlperf.stores.digests")
     some = importlib.import_module("pytest_mlperf.core.untrusted_text").some

@@ -41,7 +41,7 @@ class StartEvents:
 
 
 def main(file: str, key: str) -> None:
-    """Report the Python's version, set its import path, and run spec `file`; errors name `key`."""
+    """Send this Python's version, then run spec `file`; errors name its suite key, `key`."""
     events = StartEvents()
     version = ".".join(map(str, sys.version_info[:3]))
     here = "{} ({})".format(sys.executable, key)  # noqa: UP032 - older ones
@@ -96,7 +96,7 @@ def _about(version: str) -> dict[str, Any]:
 
 
 def _answer(events: StartEvents, spec: dict[str, Any]) -> None:
-    """Send `doctor` why libraries cannot be imported or, if all can, the engine's own error."""
+    """Answer `doctor`: send import errors by library, or the engine's error if there are none."""
     errors = importlib.import_module("pytest_mlperf.core.errors")
     question, lacking, error = spec["question"], {}, ["", ""]
     for library in question["libraries"]:

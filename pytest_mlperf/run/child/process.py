@@ -42,7 +42,7 @@ class DeliberateError(RunError):
 
 
 class Waiting(str):
-    """Mark a progress line that reports waiting for other processes."""
+    """Mark a progress line that says that a worker waits for other processes."""
 
     __slots__ = ()
 
@@ -80,7 +80,7 @@ class EventProcess(ChildProcess):
         """Start the child; it sends events to stdout (`on_stdout`) or the descriptor of `--events`.
 
         `kinds`: fields by event name. `follows`: allowed successors by event name; None allows any
-        order. Errors blame `layer` and call the child `whose`. None in `environment` unsets.
+        order. Errors name `layer` and the child, `whose`. `environment`: None unsets a variable.
         """
         left_out = THIS_PYTHON if other_python else ()
         inherited = {key: value for key, value in os.environ.items() if key not in left_out}
@@ -125,7 +125,7 @@ class Child:
         answer: Required fields of the child's last event, "done".
         python: Another Python; None for this one.
         suite: Suite file next to code that the child imports; None if there is none.
-        layer: Layer that errors of the child name.
+        layer: Stage that error messages name as the source of an error: "build".
         whose: Kind of untrusted code that the child runs: "builder".
     """
 

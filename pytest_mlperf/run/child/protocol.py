@@ -29,9 +29,9 @@ def import_path(suite: Path | None = None) -> list[str]:
 
 
 def import_as_parent(path: Sequence[str]) -> None:
-    """Add the parent process's import folders at both ends of `sys.path`.
+    """Add the parent process's import folders to `sys.path`, in the parent's order.
 
-    The parent's folders before the first common one, such as pytest's `pythonpath`, are put first.
+    Those before the first folder of `sys.path`, e.g. pytest's `pythonpath`, go first, others last.
     """
     first = list(itertools.takewhile(lambda folder: folder not in sys.path, path))
     sys.path[:] = dict.fromkeys([*first, *sys.path, *path])
@@ -64,13 +64,13 @@ class WorkerSpec:
         folder: Existing folder of this run, absolute.
         precision: Precision in the suite, e.g. "fp32".
         handicap: Share of speed to remove, 0 ≤ handicap < 1; work takes 1/(1-handicap) as long.
-        import_path: The parent's import folders, see `protocol.import_path`.
+        import_path: Import folders of the parent process, which the worker uses too.
         import_first, import_not: In another Python, folders to import from first, or never.
         environment: In another Python, variables to set; None removes one.
         replicas: Processes that each load the engine; empty if the worker loads it.
         replica_patience_s: Time limit for a replica that reports nothing [s].
         requests: Whether to record each request of Concurrency and OpenLoop runs.
-        answer_forms: See `ScoringPlan`.
+        answer_forms: Formats of the engine's answers and of LoadGen's log; empty if equal.
     """
 
     folder: str

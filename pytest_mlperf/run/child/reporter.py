@@ -108,7 +108,7 @@ class Reporter:
             leave(ERROR_EXIT_CODE)
 
     def fail(self, layer: str, error: BaseException) -> NoReturn:
-        """Send an error event, and end the process; of several errors only the first is sent."""
+        """Send one error event, with its `layer` such as "engine", and end this process."""
         sys.setrecursionlimit(sys.getrecursionlimit() + EXTRA_RECURSION)
         # Never released, so that a second failing thread waits here for the end.
         self._ending.acquire()

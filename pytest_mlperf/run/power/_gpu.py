@@ -223,7 +223,7 @@ class GpuLog:
         return risen
 
     def links(self, begin_s: float, end_s: float) -> tuple[dict[int, bool], dict[int, bool]]:
-        """Return whether each NVLink was up before and after a window; {} if not read."""
+        """Return (before, after) a window whether each NVLink was up, by number; {} if not read."""
         links_before, links_after = (
             {int(link): bool(up) for link, up in states.items()}
             for states in self.at_ends("nvlinks", begin_s, end_s) or ({}, {})
@@ -246,7 +246,7 @@ class GpuLog:
         return rates
 
     def at_ends(self, name: str, begin_s: float, end_s: float) -> tuple[Any, Any] | None:
-        """Return readings of `name` (before, after) a window, else nearest ones; None if unread."""
+        """Return the readings of `name` before and after a window, else nearest; None if none."""
         read = [(s["time"], s[name]) for s in self.states if s.get(name) is not None]
         if not read:
             return None

@@ -304,7 +304,7 @@ HEALTH_PROBLEMS = {
 
 
 def _links_down(links: Mapping[int, bool], product: str) -> Note | None:
-    """Return a note if NVLinks are down; None if not, or if a PCIe card has no bridge."""
+    """Return a note if fewer NVLinks are up than this product usually has; None if not."""
     up = sum(links.values())
     usual = next((count for kind, count in USUAL_LINKS.items() if re.search(kind, product)), 0)
     most = max(usual, len(links) if up else 0)

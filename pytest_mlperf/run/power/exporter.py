@@ -60,7 +60,7 @@ class ExporterLog:
 
 @functools.lru_cache
 def find_exporter(url: str, chosen: tuple[str, ...] = ()) -> Exporter:
-    """Read an exporter's page, once per session; raise SuiteError if it lacks the chosen GPUs."""
+    """Return the DCGM exporter at `url`; SuiteError if it shows no GPU, or lacks a `chosen` one."""
     try:
         content = read_page(url)
     except PageError as error:
@@ -100,7 +100,7 @@ def watched_exporter(exporter: Exporter) -> Iterator[ExporterLog]:
 def exporter_energy(
     figures: Figures, log: ExporterLog, timed: TimedLog, *, expected: int | None
 ) -> Findings:
-    """Return a run's energy by an exporter, and values per joule; `expected`: GPU count, if any."""
+    """Return a run's energy from a DCGM exporter, and metrics per joule; `expected`: GPU count."""
     begin_s, end_s = timed.window_s
     failure = log.failures[-1] if log.failures else ""
     looks = log.looks

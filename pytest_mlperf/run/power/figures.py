@@ -96,7 +96,7 @@ def sampled(
 
 
 def _merged(by_gpu: Mapping[str, Findings], names: Mapping[str, str]) -> Findings:
-    """Merge the findings of GPUs; if there are several, name the GPUs of each reason and sign."""
+    """Merge findings of several GPUs; each reason and sign then names its GPU (`names` by UUID)."""
     if len(by_gpu) < 2:
         return Findings(**merged_fields(*by_gpu.values()))
     notes: dict[Key, dict[str, list[Words]]] = {}
@@ -113,7 +113,7 @@ def _merged(by_gpu: Mapping[str, Findings], names: Mapping[str, str]) -> Finding
 
 
 def _sampler_loss(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tuple[str, Sign]:
-    """Return (reason, warning) for unknown energy: sampling stopped `seconds` into the run."""
+    """Return reason and warning for unknown energy, as sampling stopped `seconds` into the run."""
     how = f"the sampler stopped ({log.broke or 'for an unknown reason'})"
     if log.ended:
         gpus = [gpu for gpu in log.gpus if gpu.silent]
@@ -133,7 +133,7 @@ def _busy(run: Figures) -> float:
 
 
 def _worst(states: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the worst values of several GPUs: the minimum of clocks, the maximum of others."""
+    """Return by quantity the worst value of several GPUs: minimum of clocks, maximum of others."""
     names = dict.fromkeys(name for state in states for name in state)
     return {
         name: (min if name.endswith("_mhz") else max)(s[name] for s in states if name in s)
@@ -165,7 +165,7 @@ POLL_SECONDS = 0.1
 def read_meter(
     path: Path, *, until_s: float, patience_s: float = 5.0, local_offset_s: float = 0.0
 ) -> tuple[MeterReading, ...]:
-    """Return the readings of a file, without an incomplete last line.
+    """Return the readings in a wall meter's file, without an incomplete last line.
 
     As loggers may write in bursts, it waits up to `patience_s` for a reading after `until_s`
     (seconds since the epoch). `local_offset_s` is the meter's clock minus UTC, for a file without
@@ -210,7 +210,7 @@ def _whole_lines(content: bytes, path: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Meter:
-    """Describe a wall meter that logs to a file during runs.
+    """Describe a wall meter that logs to the file `path` during runs.
 
     Attributes:
         offset_s: The meter's clock minus UTC if the file has no time zone [s].

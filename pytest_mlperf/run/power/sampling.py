@@ -61,7 +61,7 @@ class PowerLog:
         ended: Whether the sampler ended normally; else the readings may end before the run.
         broke: Why the sampler failed, if known.
         offsets_s: Wall clock minus monotonic clock, at the start and, if it ended, at the end.
-        ticks: Numbers of samples taken and planned.
+        ticks: Number of samples taken, and number planned; None without a normal end.
         cpu_share: Share of one core that sampling used; None if it did not end normally.
     """
 
@@ -82,7 +82,7 @@ class PowerLog:
         return bool(self.offsets_s) and max(self.offsets_s) - min(self.offsets_s) > CLOCK_STEP_S
 
     def lost(self, used: Mapping[str, UsedGpu], begin_s: float | None = None) -> tuple[str, ...]:
-        """Return messages on lost GPUs, named as in `used`; times are relative to `begin_s`."""
+        """Return messages on lost GPUs; `used` names them by UUID; times count from `begin_s`."""
         alike: dict[str, list[GpuLog]] = {}
         for gpu in self.gpus:
             if gpu.lost:
@@ -98,7 +98,7 @@ class PowerLog:
         return tuple(texts)
 
     def lost_gpus(self, used: Mapping[str, UsedGpu]) -> dict[str, str]:
-        """Return a message for each GPU that no later run can use, by UUID."""
+        """Return an error text for each GPU lost in the run, by UUID; no later run can use them."""
         gone = {gpu.uuid: f"{gpu.title} was lost: {self.gone}" for gpu in used.values()}
         lost = {gpu.uuid: self._lost(gpu, used, None) for gpu in self.gpus if gpu.lost}
         return {**(gone if self.gone else {}), **lost}
@@ -234,7 +234,7 @@ class PowerSampling:
 
     Attributes:
         unavailable: Reason why nothing is sampled; None while GPUs are sampled.
-        ready: Child's first record; empty if there is none.
+        ready: The sampler process's "ready" message: the GPUs' sensors; {} before it arrives.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class PowerSampling:
         watch_s: float = 1.5,
         patience_s: float = START_TIMEOUT_SECONDS,
     ) -> None:
-        """Prepare sampling; the child first measures the energy counter's period for `watch_s`."""
+        """Prepare a child that samples at `hz` after `watch_s` to find the counter's period."""
         self.path = folder / POWER_FILE
         self.unavailable: str | None = None
         self.ready: dict[str, Any] = {}

@@ -29,7 +29,7 @@ class ClientProcesses(ReplicatedEngine):
         self._back_s = array("d")
 
     def client_lateness(self) -> Mapping[str, float]:
-        """Return the largest client delay per statistic [s]; "loop_*" include the pipe's delay."""
+        """Return the worst delay of all client processes [s], by name of delay and quantile."""
         lateness = self._group.ask_all(wire.LATENESS, "reporting how late it was")
         back_s, self._back_s = sorted(self._back_s) or [0.0], array("d")
         way = {f"loop_{label}": percentile(back_s, share) for label, share in QUANTILES.items()}

@@ -120,14 +120,14 @@ class _Pool:
         self.took_s = array("d")
 
     def ended(self, now_s: float, issued_s: float) -> None:
-        """Store the end time and latency of a sample; only the pool's thread calls it."""
+        """Store a sample's end time and latency since `issued_s`; for the pool's thread only."""
         self.ended_s.append(now_s)
         self.took_s.append(now_s - issued_s)
 
     def filled(
         self, ids: Sequence[int], n_tokens: Sequence[int] | None = None
     ) -> Iterator[list[Any]]:
-        """Yield reused lists of responses with these ids, each valid until the next is yielded."""
+        """Yield LoadGen responses to these ids in lists, each valid until the next is yielded."""
         for start in range(0, len(ids), POOL):
             part = ids[start : start + POOL]
             deque(map(self._set_id, self.responses, part), 0)
@@ -332,7 +332,7 @@ class TokenSink(_PooledSink):
 
 
 class AuditTokenSink(TokenSink):
-    """Complete samples with token counts and outputs, some of which a compliance test logs."""
+    """Pass outputs and token counts to LoadGen, which logs some of them for a compliance test."""
 
     wants_output = True
 
@@ -399,7 +399,7 @@ class OutputSink(GuardedSink):
 
 
 class AuditSink(OutputSink):
-    """Complete a timed run's samples with outputs, some of which a compliance test logs."""
+    """Pass a timed run's outputs to LoadGen, which logs some of them for a compliance test."""
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
         """Ignore artefacts: samples repeat in a timed run, and compliance tests are not scored."""

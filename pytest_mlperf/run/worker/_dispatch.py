@@ -118,7 +118,7 @@ class Dispatcher:
             self._send(replica, ids, indices)
 
     def completed(self, replica: ReplicaProcess, ids: Any) -> Sequence[Any]:
-        """Count completed samples and return their ids; send the replica its next part."""
+        """Count samples that a replica completed, return their ids, and send it waiting samples."""
         samples = replica.lists.ids(ids) if isinstance(ids, tuple) else replica.unpacked(ids)
         more = None
         with self._lock:
@@ -151,7 +151,7 @@ class Dispatcher:
             ]
 
     def _least(self) -> int:
-        """Return the index of the replica with the least open work; take turns between equals."""
+        """Return the index of the replica with the least work in flight; alternate if equal."""
         count, replicas = len(self._replicas), self._replicas
         first = 0 if self._whole else self._next
         number = min(chain(range(first, count), range(first)), key=lambda n: replicas[n].tally.open)
@@ -166,7 +166,7 @@ class Dispatcher:
         replica.tally.count_submitted(replica.given_s, samples, work)
 
     def _submit_gathered(self, queries: list[tuple[int, int]]) -> None:
-        """Send queries to one replica if all replicas answer fast, else each to the idlest."""
+        """Send all queries to one replica if replicas answer fast, else each to the least busy."""
         parts: dict[int, list[tuple[int, int]]] = {}
         with self._lock:
             whole = len(queries) > 1 and all(
@@ -219,7 +219,7 @@ class Dispatcher:
         return max(1, math.ceil(samples / self.batch)) * self.batch
 
     def _send(self, replica: ReplicaProcess, ids: Sequence[int], indices: Sequence[int]) -> None:
-        """Send samples directly, or by another thread if the pipe may be full."""
+        """Send samples to a replica; use another thread if the pipe to it may be full."""
         number = next(self._numbers)
         replica.lists.add(number, ids)
         some = len(ids) if len(ids) >= wire.MIN_REMEMBERED_LENGTH else wire.packed(ids)

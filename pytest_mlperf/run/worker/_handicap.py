@@ -72,7 +72,7 @@ class HandicapEngine(EngineAround):
 
 
 class SlowSink:
-    """Delay reports to another sink by `stretch` times the time that the samples' work took."""
+    """Slow an engine down: delay its reports by `stretch` times the time that a sample took."""
 
     def __init__(self, sink: Sink, stretch: float) -> None:
         self.sink = sink

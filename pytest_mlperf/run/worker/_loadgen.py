@@ -265,7 +265,7 @@ def _issue(
 def _sample_callbacks(
     engine: Engine, sink: GuardedSink, indices: Sequence[int] | None, at_edges: Callable[[], None]
 ) -> tuple[Callable[[list[int]], None], Callable[[list[int]], None]]:
-    """Return LoadGen's (load, unload) callbacks, which map ids by `indices` and call `at_edges`."""
+    """Return (load, unload); ids index `indices`; `at_edges` runs after load and before unload."""
 
     def guarded(*steps: Callable[[list[int]], object]) -> Callable[[list[int]], None]:
         def call(samples: list[int]) -> None:

@@ -121,7 +121,7 @@ def numbered(number: int, count: int) -> list[int]:
 
 
 class Lists:
-    """Store long lists of sample ids at both ends of a pipe, to send positions instead of ids."""
+    """Store long lists of sample ids at both ends of a pipe; messages hold positions in them."""
 
     def __init__(self) -> None:
         self._lists: dict[int, Sequence[int]] = {}
@@ -129,13 +129,13 @@ class Lists:
         self._left: dict[int, int] = {}
 
     def add(self, number: int, ids: Sequence[int]) -> None:
-        """Store a long list of ids (`MIN_REMEMBERED_LENGTH`) by number; do not modify it later."""
+        """Store `ids` under `number` if they are many; the caller must not modify them later."""
         if len(ids) >= MIN_REMEMBERED_LENGTH:
             self._lists[number], self._left[number] = ids, len(ids)
             self._expected[ids[0]] = (number, 0)
 
     def locate(self, ids: Sequence[int]) -> Place | None:
-        """Return (list number, start, length) if ids continue a stored list, else None."""
+        """Return (list number, start, length) if `ids` come next in a stored list, else None."""
         if not len(ids) or (expected := self._expected.pop(ids[0], None)) is None:
             return None
         number, start = expected

@@ -40,7 +40,7 @@ MAX_SNAPSHOTS = 4096
 
 
 class ReplicaTotals(NamedTuple):
-    """Hold a replica's totals until `time_s`: samples done, busy and waiting time [s], and work."""
+    """Hold totals of a replica until `time_s`: samples, busy and waiting seconds, sample costs."""
 
     time_s: float
     done: float
@@ -100,7 +100,7 @@ class Tally:
 
     @property
     def throughput(self) -> float:
-        """Samples/s over the time with open samples; 0 if none completed."""
+        """Samples/s over the time with samples in flight; 0 if none completed."""
         return self.samples / self._busy_s if self._busy_s else 0.0
 
     @property
@@ -131,7 +131,7 @@ class Tally:
 
 
 def relative_speeds(tallies: Sequence[Tally], *, lists: bool) -> list[list[float]]:
-    """Return each replica's speed relative to the median replica, in equal parts of a run.
+    """Return, for each replica, its speed relative to the median in each of `SLICES` run parts.
 
     Speed is work per busy second in scenarios with many samples per query (`lists`), else the
     inverse of the mean latency.
@@ -151,7 +151,7 @@ def relative_speeds(tallies: Sequence[Tally], *, lists: bool) -> list[list[float
 
 
 def _speed(part: ReplicaTotals, *, lists: bool) -> float:
-    """Return work / busy time (`lists`: queries of many samples), else 1 / latency; 0 if idle."""
+    """Return a replica's work per busy second if `lists`, else samples per waiting second, or 0."""
     over_s = part.busy_s if lists else part.waited_s
     return (part.work if lists else part.done) / over_s if part.done >= 1 and over_s > 0 else 0.0
 
@@ -175,10 +175,10 @@ class ReplicaProcess:
         spec: The replica's GPUs, and its name in messages, "replica 3 (GPU 5)".
         process: Process in the worker's process group.
         log: File with the process's stdout and stderr.
-        later: Queue of messages that a thread sends, so that the caller need not wait.
+        later: Queue of messages to the replica, sent by a thread, so that callers need not wait.
         lists: Long lists of ids sent to the replica, so that its messages can give positions.
         answers: Answers to the worker's commands; None at the end, when the replica is gone.
-        given_s: Time of the last submission [s].
+        given_s: Time of the last submission of samples [s].
         alive_s: Time of the last activity [s]: a message, a submission after idling, or a line in
             the log while loading.
         answer_s: Shortest recent time from a submission to a completion [s].
@@ -278,7 +278,7 @@ class ReplicaGroup:
         return list(self._answers(wire.ANSWER, doing))
 
     def _answers(self, kind: str, doing: str) -> Iterator[wire.Message]:
-        """Yield each replica's `kind` message; end the run if it is of another kind, or late."""
+        """Yield each replica's `kind` message; end the run on another, or none (error: `doing`)."""
         patience_s, asked_s = self.spec.replica_patience_s, perf_counter()
         for replica in self.processes:
             replica.alive_s = asked_s

@@ -175,7 +175,7 @@ def batch_means_error(stamps: Sequence[tuple[float, int]]) -> float:
 
 
 def relative_se(values: Sequence[float]) -> float:
-    """Return the standard error of the mean, relative to it; 0 if it is unknown."""
+    """Return the mean's standard error / mean; 0 for fewer than two values or a sum of 0."""
     if len(values) < 2 or not sum(values):
         return 0.0
     return statistics.stdev(values) / math.sqrt(len(values)) / statistics.fmean(values)
@@ -266,10 +266,10 @@ class GuardedSink:
     """Count issued and completed samples; do not pass invalid completions to LoadGen.
 
     Attributes:
-        counts_tokens, outputs_are_tokens: Whether the engine counts tokens, and outputs are tokens.
+        counts_tokens, outputs_are_tokens: Whether the engine counts tokens, and outputs token ids.
         answer_forms: Formats of the engine's answers and of LoadGen's log; empty if equal.
         stamps: Completion times of samples.
-        recent: Ids and indices of the most recently issued lists.
+        recent: Sample ids and data set indices of each of the last queries.
         run: Unique id of the run, which engines may use to make its prompts unique.
     """
 
@@ -323,7 +323,7 @@ class GuardedSink:
 
     @property
     def token_metrics(self) -> Mapping[str, float]:
-        """Token metrics by name, from own counts and stamps; {} unless a subclass measures them."""
+        """Token metrics by name, measured by this sink; {} unless a subclass measures them."""
         return {}
 
     @property
@@ -333,7 +333,7 @@ class GuardedSink:
 
     @property
     def as_streamed(self) -> dict[str, Any]:
-        """Fields of `RunFinished`: whether TPOT was corrected, and share of tokens not shown."""
+        """Fields of `RunFinished`: whether TPOT omits tokens; share of tokens users do not see."""
         times = self._times or TokenTimes()
         return {"corrected": times.corrected, "hidden_share": times.hidden_share}
 
@@ -348,7 +348,7 @@ class GuardedSink:
         return {}
 
     def repeated(self) -> str | None:
-        """Return a message if samples issued twice seem to be answered once only, else None."""
+        """Return a message if the engine seems to answer a repeated index only once, else None."""
         waiting = self._outstanding.ids.copy()
         recent = [pair for each in self.recent.copy() for pair in zip(*each, strict=True)]
         answered = {index for i, index in recent if i not in waiting}
@@ -364,7 +364,7 @@ class GuardedSink:
         )
 
     def use_clock(self, clock: Clock) -> None:
-        """Set the clock for tokens and answers; replicas send times, which theirs returns."""
+        """Set the clock for tokens and answers; for replicas it returns the times they sent."""
         self._clock = clock
         if self._times is not None:
             self._times.clock = clock
@@ -425,7 +425,7 @@ class GuardedSink:
         return bad
 
     def _count(self, samples: int) -> None:
-        """Count completed samples; stamp the time at intervals, and when none is outstanding."""
+        """Count completed samples; stamp the time at intervals, and when none is in flight."""
         stamps = self.stamps
         stamps.left -= samples
         if stamps.left <= 0:

@@ -68,7 +68,7 @@ class TokenTimes:
 
     Attributes:
         clock: Returns the time of a report [s].
-        hidden: Tokens that were counted and not shown.
+        hidden: Number of tokens that were counted but not sent to the user.
         corrected: Whether a time per output token was divided by fewer than (tokens - 1), because
             several tokens came together.
     """
@@ -177,7 +177,7 @@ class TokenTimes:
     def _record_gaps(
         self, gaps: array[float], later_tokens: int, decode_s: float, *, by_reads: bool
     ) -> None:
-        """Record token gaps and time per token; tokens sent with the first count if `by_reads`."""
+        """Record token gaps and time per token; unless `by_reads`, skip those with the first."""
         mean_s = decode_s / later_tokens
         least_s = min(TOGETHER_SHARE * mean_s, TOGETHER_SECONDS)
         self._gaps.extend(gaps)
@@ -209,7 +209,7 @@ class TokenTimes:
 
     @property
     def notes(self) -> dict[str, str]:
-        """Why token times are imprecise or incomplete, as text by `SignKey`."""
+        """Reasons why token times are imprecise or incomplete, as text by `SignKey`."""
         notes = {}
         if self._together > TOGETHER_TOKENS_SHARE * len(self._gaps) and not self.buffered:
             share = round(self._together / len(self._gaps), 2)
@@ -232,7 +232,7 @@ class TokenTimes:
 
     @property
     def buffered(self) -> bool:
-        """Whether too many answers came in one read, so that times between tokens are unknown."""
+        """Whether so many answers came whole in one read that times between tokens are unknown."""
         return self._buffered > TOGETHER_TOKENS_SHARE * self._samples
 
     @property

@@ -55,8 +55,8 @@ class SlotSink(GuardedSink):
     Attributes:
         freed: Slots (places for one request in flight) of completed requests, with end times.
         point: Concurrency or rate being measured; 0 if none is.
-        closed: Window that closed last.
-        records: One row per request that counts; None if no rows are kept.
+        closed: Meter of the time window that ended last.
+        records: One row per request that counts for metrics; None if rows are not kept.
         recounts: Whether to keep each request of a window, to count its tokens again later.
         cpu_clock: Returns the processor time of this process and its clients [s].
         may_fail: Share of requests that may fail; engines give up above it.
@@ -68,7 +68,7 @@ class SlotSink(GuardedSink):
     def __init__(
         self, fail: Fail, *, tokens: bool, records: bool = False, may_fail: float = 0.0
     ) -> None:
-        """Create a sink; `tokens`: requests must report tokens; `records`: store each one."""
+        """Create a sink; `tokens`: first tokens must be reported; `records`: store each request."""
         super().__init__(fail)
         self.may_fail = may_fail
         self.times_tokens = self.needs_first_tokens = tokens
@@ -394,7 +394,7 @@ class HarnessProgress:
     faults: Faults = field(default_factory=Faults)
 
     def repeated(self) -> None:
-        """Do nothing: a harness reports no sample indices, so lost repeats cannot be detected."""
+        """Return None: without sample indices, unanswered repeats of samples cannot be found."""
 
     def beat(self) -> None:
         """Count a progress report of the engine's harness."""
@@ -408,7 +408,7 @@ def run_engine_harness(
     pulse: HarnessProgress,
     at_edges: Callable[[], None],
 ) -> dict[str, Any]:
-    """Measure all points by the engine's harness; return their order and wall clock offsets [s]."""
+    """Measure points by the engine's harness; return "order", and clock offsets "recorded" [s]."""
     offsets_s, points = dict[str, float](), shuffled_points(settings, folder.parent.name)
     at_edges()
     for point in points:

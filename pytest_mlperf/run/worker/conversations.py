@@ -30,7 +30,7 @@ class NextRequest:
 
 
 class Conversations:
-    """Hold samples in order; a sample without a pause before it starts a conversation.
+    """Hold ordered samples; a conversation begins at each sample that has no pause before it.
 
     Attributes:
         begins: Indices of the samples that start a conversation.
@@ -60,7 +60,7 @@ class Conversations:
 
 
 def conversations(dataset: Dataset, indices: Sequence[int]) -> Conversations:
-    """Group samples by the data set's `pause_s`; without it, each of `indices` is independent."""
+    """Group samples into conversations by `dataset.pause_s`; without it, all are independent."""
     ask = getattr(dataset, "pause_s", None)
     if not callable(ask):
         return Conversations(indices)
@@ -81,7 +81,7 @@ class Slots:
     """Choose the next request of each slot (one request in flight); make slots wait in pauses."""
 
     def __init__(self, pool: Conversations, draw: random.Random, first: int) -> None:
-        """Draw conversations of `pool` with replacement, and number them from `first`."""
+        """Store the conversations to draw, a random generator, and the number of the first draw."""
         self._all, self._draw = pool, draw
         # A separate generator, so that later draws do not depend on when slots were filled.
         self._young = random.Random(draw.random()) if pool.has_turns else draw
@@ -109,7 +109,7 @@ class Slots:
         return self._now[slot]
 
     def pause(self, slot: int, ended_s: float) -> float:
-        """Start the pause before a slot's next turn at `ended_s`; return its length, or 0 [s]."""
+        """Delay a slot's next turn by its pause, from `ended_s` on; return the pause, or 0 [s]."""
         pause_s = self._all.pause_s(self._now[slot].index) or 0.0
         if pause_s:
             heapq.heappush(self._due, (ended_s + pause_s, slot))

@@ -159,7 +159,7 @@ class OpenLoop(Loop):
         self._engine.submit([sample], [index], self._sink)
 
     def _wait_for_window(self, meter: WindowMeter, due_s: float) -> bool:
-        """Wait for `due_s` or the end of all counted requests; return True if these have ended."""
+        """Wait until `due_s` or all counted requests have ended; return whether they have."""
         self._wait(lambda: not meter.left or perf_counter() >= due_s, due_s)
         return not meter.left
 

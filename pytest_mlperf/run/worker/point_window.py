@@ -150,7 +150,7 @@ class PointRequest:
         tokens: int | None = None,
         tokens_after_first: int = 0,
     ) -> Record:
-        """Return the request's `REQUEST_COLUMNS`; times [s] are relative to `begun_s`, or None."""
+        """Return a row of `REQUEST_COLUMNS`; times [s] are since `begun_s`, or None if unknown."""
         ttft_s = None if first_s is None else first_s - self.from_s
         tpot_s = None
         if first_s is not None and end_s is not None and tokens_after_first > 0:

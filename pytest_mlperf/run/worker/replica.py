@@ -42,7 +42,7 @@ class ReplicaSink:
         self._put = replica.put
 
     def first_tokens(self, ids: Sequence[int], tokens: Outputs = None) -> None:
-        """Report first tokens if they are timed."""
+        """Send the ids and the time of first tokens to the worker, if the run times tokens."""
         del tokens
         if self.times_tokens:
             self._put((wire.FIRST, perf_counter(), [*ids]))
@@ -67,7 +67,7 @@ class ReplicaSink:
         self._put((wire.ENDED, perf_counter(), [*ids], [*map(str, reasons)], prompt_tokens))
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
-        """Report artefacts if outputs are kept."""
+        """Send each sample's artefacts (bytes by name) to the worker, if it keeps outputs."""
         if self.wants_output:
             self._put((wire.ATTACHED, perf_counter(), [*ids], [*artefacts]))
 
@@ -277,7 +277,7 @@ class Replica:
 
 
 def main(spec: str, descriptor: int, cpus: Sequence[int]) -> None:
-    """Serve one replica of a worker spec's engine."""
+    """Run a replica on `cpus`: serve the engine of file `spec` through the pipe at `descriptor`."""
     if cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -200,7 +200,7 @@ def probe_query_rate(driver: Driver, samples_per_query: int) -> float:
 def probe_server(
     peak_qps: float, settings: LoadGenSettings, attempt: Callable[[LoadGenSettings], Detail]
 ) -> float:
-    """Try falling rates; return the first with headroom below latency limits, else the last."""
+    """Try rates from `peak_qps` down; return the first well below latency limits, else the last."""
     for share in SERVER_SHARES:
         trial = dataclasses.replace(
             settings,
@@ -499,7 +499,7 @@ class EngineWorker:
         *,
         pulse: HarnessProgress | None = None,
     ) -> Iterator[Window]:
-        """Enclose a run: report its begin, end and result; end the worker on faults in the sink."""
+        """Report begin, progress and result of the run in the `with` body; end on sink faults."""
         with self._reporter.blaming("dataset"):
             require_same_length(self._dataset, self._samples)
         folder.mkdir(parents=True)
@@ -568,7 +568,7 @@ def progress(reporter: Reporter, phase: str, sink: GuardedSink | HarnessProgress
 
 
 def result_of(sink: GuardedSink, window: Window, engine: Engine, processes: int) -> dict[str, Any]:
-    """Return the results of a run by `processes` engines as fields of `RunFinished`."""
+    """Return a run's results as fields of `RunFinished`; `processes`: number of engine copies."""
     finished = RunFinished(
         issued=sink.issued,
         completed=sink.completed,

@@ -101,7 +101,7 @@ def _is_secret(pair: str) -> bool:
 
 
 def _without_password(address: str) -> tuple[str, str, str]:
-    """Return user, "@" and the rest of an address; passwords may contain "/", "?" or "#"."""
+    """Return (user, "@", text after "@") without the password; ("", "", address) if no user."""
     end = address.partition("?")[0].rfind("@")
     if end < 0 and not _HOSTS.fullmatch(re.split("[/?#]", address)[0]):
         end = address.rfind("@") if "@" in address else len(address)
@@ -121,7 +121,7 @@ def without_secrets(text: str, url: str) -> str:
 
 
 def connect(url: str, *, write: bool) -> Backend:
-    """Return a connection; without `write` a SQLite file must exist."""
+    """Return a connection to a database; unless `write`, a SQLite file must already exist."""
     require_url(url)
     return _Postgres(url) if _scheme(url) in POSTGRES else _Sqlite(_file(url), write=write)
 

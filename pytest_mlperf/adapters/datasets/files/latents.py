@@ -41,9 +41,10 @@ def latents_rule(option: object) -> Rule:
 def find_latents(
     option: str | bool | None, folder: Path, names: Sequence[str], advice: str
 ) -> tuple[Path | None, tuple[bool, str]]:
-    """Return the file of latents (None: the engine draws them), and (file exists, error if not).
+    """Return (file of latents or None, (whether the data set can be used, error text if not)).
 
-    Raises EnvironmentFault for a file of torch.save if torch is not installed.
+    `option` is a path, None to look for `names` in `folder`, or False or "none" if the engine draws
+    latents itself. Raises EnvironmentFault if the file needs torch, which is not installed.
     """
     if option in (False, "none"):
         return None, (True, "")

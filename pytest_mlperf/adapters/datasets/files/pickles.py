@@ -47,7 +47,7 @@ class SkippedBytes(NamedTuple):
 
 
 class PickleError(Exception):
-    """Report that the pickle is damaged or has unsupported content."""
+    """Report that a pickle is damaged or has unsupported content."""
 
 
 class UnsupportedPickleError(PickleError):
@@ -295,7 +295,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 class _Outliner(_Unpickler):
-    """Unpickle, but skip byte strings and return a Place for each."""
+    """Unpickle, but put in place of each byte string only its position in the file (a Place)."""
 
     window: _SparseWindow
 

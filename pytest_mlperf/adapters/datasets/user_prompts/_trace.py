@@ -76,7 +76,7 @@ class TracePrompts(_synthetic.SyntheticPrompts):
 
 
 def read_trace(path: Path, count: int | None) -> Sequence[Request]:
-    """Return the first `count` requests of a trace, or raise RunError for a bad line."""
+    """Return the first `count` requests of a trace (None: all); RunError for a bad line."""
     source, records = read(path, TRACE_FIELDS)
     requests = list(islice(_requests(source, records), count))
     source.check_size(len(requests), count)

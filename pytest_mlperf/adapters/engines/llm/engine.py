@@ -225,7 +225,7 @@ class GenerateTask:
     def report(
         self, request: StreamedRequest, row: Sequence[int], prompt_tokens: int | None = None
     ) -> None:
-        """Report answer `row` (token ids); `prompt_tokens` is given if the library adds any."""
+        """Report `row` (token ids) as answer; `prompt_tokens`: None counts the loaded prompt's."""
         outputs, counts = self.answers.check_answers([request.index], [row], request.sink)
         (reason,) = self.answers.reasons([row])
         tokens = len(self.prompts[request.index]) if prompt_tokens is None else prompt_tokens
@@ -235,7 +235,7 @@ class GenerateTask:
         return self.generation.of(self.prompts.lengths.get(index))
 
     def check(self, index: int, row: Sequence[int], finish_reason: Any, cut: str = "") -> None:
-        """Raise RunError if tokens `row` end too early (advice: `cut`) or without an end token."""
+        """Raise RunError if answer `row` was cut early (advice: `cut`) or lacks an end token."""
         ends, limit = self.generation.ends, self.generation_of(index).max_new_tokens
         if finish_reason == "stop" and (not row or row[-1] not in ends):
             fault = (
@@ -270,7 +270,7 @@ class StampGaps:
         self._gaps_s: dict[str, list[float]] = {}
 
     def add(self, index: int, token: str, ours_s: float, theirs_s: float) -> None:
-        """Add arrival time and library time stamp of a sample's "first" or "last" token [s]."""
+        """Add a "first" or "last" token's delay: its arrival less the library's time stamp [s]."""
         if ours_s < theirs_s - STAMP_ROUNDING_SECONDS:
             raise impossible(
                 index,
@@ -280,7 +280,7 @@ class StampGaps:
         self._gaps_s.setdefault(token, []).append(ours_s - theirs_s)
 
     def take(self) -> str:
-        """Return a log line on the token delays since the last call; "" if there were none."""
+        """Return a log line with p50 and p99 token delay since the last call; "" if no tokens."""
         gaps_s, self._gaps_s = self._gaps_s, {}
         if not gaps_s:
             return ""

@@ -372,7 +372,7 @@ MAX_LOGPROB = 1e-3
 
 
 def refuse_times(generation: Generation, engine: str, sink: Sink) -> None:
-    """Raise SuiteError if tokens must be timed but none are generated (prompt_logprobs)."""
+    """Raise SuiteError if `sink` times tokens but `generation` makes none (prompt_logprobs)."""
     if generation.prompt_logprobs and sink.times_tokens:
         raise SuiteError(
             f"engine {engine}: prompt_logprobs = true generates no tokens that could be timed; set "
@@ -397,7 +397,7 @@ class EndWatch:
         self._watched = MAX_ENDLESS_SAMPLES
 
     def expect(self, samples: int) -> None:
-        """Set how many answers without end token raise an error: `samples`, at most 32."""
+        """Watch the first `samples` answers, at most 32; raise later if none has an end token."""
         self._watched = min(MAX_ENDLESS_SAMPLES, samples)
 
     def note(self, ended: Iterable[bool]) -> None:
@@ -428,7 +428,7 @@ class Answers:
         check_ends: bool,
         output: Callable[[int, Tokens], bytes] | None = None,
     ) -> None:
-        """Set the encoder `output` (index, tokens), default int64; `check_ends` uses `EndWatch`."""
+        """Set the encoder (None: int64); `check_ends`: raise if early answers lack end tokens."""
         self._generation = generation
         self._output = output or (lambda _, row: packed(row))
         self._counts, self._lock = Counter[str](), threading.Lock()
@@ -459,7 +459,7 @@ class Answers:
     def check_answers(
         self, indices: Sequence[int], rows: Sequence[Tokens], sink: Sink
     ) -> tuple[list[bytes] | None, list[int]]:
-        """Check answers; return outputs (None if `sink` wants none) and token counts."""
+        """Refuse short answers; return (outputs, or None if `sink` wants none; token counts)."""
         counts = [len(row) for row in rows]
         empty = sum(not len(row) or row[0] in self._generation.ends for row in rows)
         with self._lock:

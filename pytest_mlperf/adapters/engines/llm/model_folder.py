@@ -39,7 +39,7 @@ def find_model(
     file: str = "config.json",
     parts: str = "config.json, the safetensors files and the tokenizer",
 ) -> Path:
-    """Return the folder of an engine's model; raise if it or `file` in it is missing."""
+    """Return a model's folder; if it or `file` is missing, raise an error that may list `parts`."""
     if model is None:
         raise SuiteError(f"engine {engine}: no model; set workload.model to the model's folder")
     folder = Path(model)

@@ -62,7 +62,7 @@ class Lateness:
         is_busy: Callable[[], bool],
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Measure `loop` while `is_busy` is true (requests in flight), by `clock` [s]."""
+        """Measure the delays of event loop `loop` while `is_busy` returns true, by `clock` [s]."""
         self.now = clock
         self._loop = loop
         self._is_busy = is_busy
@@ -101,7 +101,7 @@ class Lateness:
         return mean_s >= LATE_SHARE * duration_s / events
 
     def take(self) -> Mapping[str, float]:
-        """Return and reset percentiles of the delays "issue", "loop" [s]; {} without requests."""
+        """Return and reset percentiles [s] of "issue", "loop" (see class); {} without requests."""
         issue, self._issue = self._issue, array("d")
         lag, self._lag = self._lag, array("d")
         times = {"issue": issue, "loop": lag} if issue and lag else {}
@@ -183,7 +183,7 @@ class StreamedRequest:
         reason: str | None = None,
         prompt_tokens: int | None = None,
     ) -> None:
-        """Report a completed sample; `tokens`, `reason` and `prompt_tokens` are None if unknown."""
+        """Report a completed sample and its finish `reason`; None if unknown or not wanted."""
         ended = self._ends.collector_for(self.sink)
         if reason is not None:
             ended.reasons.append((self.sample, reason, prompt_tokens))

@@ -94,7 +94,7 @@ class Providers:
         )
 
     def arguments(self, model_key: str) -> list[tuple[str, dict[str, str]]]:
-        """Return the providers and options for onnxruntime; create TensorRT's cache folder."""
+        """Return (provider, options) for onnxruntime; create TensorRT's cache for `model_key`."""
         by_provider = {name: dict(self.options.get(name, {})) for name in self.names}
         if self.engine_cache is not None:
             folder = self.engine_cache / model_key  # no engines of an older model of this name

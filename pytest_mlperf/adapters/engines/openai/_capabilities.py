@@ -77,8 +77,8 @@ async def model_names(
 ) -> tuple[str, ...]:
     """Return the names under which the model may answer, the one to send in requests first.
 
-    That is `served`; if it is None, the path `model` if the server lists it, else the only listed
-    name, else the path: some servers list all models that they could load.
+    The first is `served`; if that is None, the path `model` if listed, else the server's only
+    listed name, else the path. Then come `others` and the server's other names of the first.
     """
     listed: dict[str, list[str]] = {}
     limit_s = GET_TIMEOUT_SECONDS if served is None else PAGE_TIMEOUT_SECONDS
@@ -150,7 +150,7 @@ async def accepted_by_server(client: Client, path: str | None) -> int | None:
 
 
 async def _page(client: Client, path: str) -> bytes:
-    """Return the content of an optional page of the server; b"" if it cannot be read."""
+    """Return the body of the server's response to GET `path`; b"" if there is none."""
     try:
         return await client.get(path, PAGE_TIMEOUT_SECONDS)
     except Failed:
@@ -249,7 +249,7 @@ async def probe(
 async def _answer(
     client: Client, refusals: dict[str, Failed], fields: Mapping[str, Any], name: str, value: Any
 ) -> StreamedAnswer | None:
-    """Send a request with field `name` = `value`; return the answer, or None and set `refusals`."""
+    """Send `fields` with `name` = `value`; return the answer, or None and set `refusals[name]`."""
     try:
         return await client.ask(encode({**fields, name: value}))
     except Failed as failure:
@@ -275,7 +275,7 @@ async def check_echo(client: Client, prompt: Prompt, fields: Mapping[str, Any]) 
 async def _form(
     client: Client, forms: Forms, fixed_fields: Mapping[str, Any], max_tokens: int
 ) -> tuple[str, Prompt, str]:
-    """Return (form, prompt, name of the field for the answer length) of the first accepted form."""
+    """Return (form, prompt, answer-length field) of the first of `forms` the server accepts."""
     failure: Failed | None = None
     for form, make in forms.items():
         prompt = make()
@@ -314,7 +314,7 @@ async def _length_field(client: Client, fields: Mapping[str, Any], answer_tokens
 
 
 def _unrelated(client: Client, failure: Failed) -> RunError | None:
-    """Return the error for a failure that the request's fields did not cause, else None."""
+    """Return the error if a request failed for other reasons than its fields, else None."""
     if failure.status in UNRELATED or failure.kind == "time-out":
         text = f"the server at {client.url} failed a request before the run: {failure}"
         return engine_error(text + _advice(client, failure))

@@ -57,7 +57,7 @@ class Listener:
         """Handle the arrival of `count` new tokens; by default do nothing."""
 
     def complete(self) -> None:
-        """Handle the end of the answer; called at most once."""
+        """Act on the complete answer, in a subclass that needs it; called at most once."""
 
 
 class Client:
@@ -124,7 +124,7 @@ class Client:
         return answer
 
     async def get(self, path: str, longest_s: float = GET_TIMEOUT_SECONDS) -> bytes:
-        """Return a page of the server; raise Failed if it is missing, late or too large."""
+        """Return the body of GET `path`; raise Failed if it is missing, too large or too late."""
         limit_s = min(self._timeout_s, longest_s)
         target = f"{self._connections.path}{path}{self._query}"
         request = f"GET {target} HTTP/1.1\r\n{self._headers}\r\n".encode()

@@ -83,7 +83,7 @@ class TurnBodies(Bodies):
     ) -> Body:
         """Return the request of a turn, with a gap for random words in the first user message.
 
-        `parts` are `messages` as JSON, `fields` the other fields, `length` that of the answer.
+        `parts` are `messages` as JSON, `fields` other fields; the answer has `length` tokens.
         """
         contents = {
             type(message.get("content")): number

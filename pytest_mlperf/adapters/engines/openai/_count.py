@@ -59,7 +59,7 @@ class ReferenceCount:
         return [len(ids) for ids in encoded]
 
     def _message(self, pieces: Iterable[Piece]) -> int:
-        """Return an answer's number of tokens in the chat template, else the sum over its parts."""
+        """Count an answer's tokens in the chat template; without one, sum those of its parts."""
         pieces = list(pieces)
         text, reasoning = (joined(v for k, v in pieces if k == kind) for kind in PIECE_KINDS)
         calls = merged([v for k, v in pieces if k == "tools"])

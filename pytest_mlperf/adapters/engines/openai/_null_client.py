@@ -42,7 +42,7 @@ class Uncounted(Checks):
 def drive(
     undo: contextlib.ExitStack, client: Client, traffic: Traffic, concurrency: int
 ) -> tuple[Streams, str]:
-    """Open `client` until `undo` closes; return (streams using `traffic`, event loop's name)."""
+    """Open `client` on a new event loop; return (its Streams, loop's name); `undo` closes both."""
     loop, kind = new_loop()
     streams = Streams(traffic.answer, concurrency=concurrency, loop=loop)
     undo.callback(streams.close)
@@ -53,7 +53,7 @@ def drive(
 
 @contextlib.contextmanager
 def null_server(tokens: int, writes: int, api: str, *, ids: bool) -> Iterator[str]:
-    """Start a server that sends `tokens` tokens per answer in `writes` writes; yield its URL."""
+    """Serve answers of `tokens` tokens in `writes` chunks; yield the URL; `ids`: send token ids."""
     command = [sys.executable, "-I", "-S", str(SERVER), "--tokens", str(tokens), "--api", api]
     child = ChildProcess(
         [*command, "--writes", str(writes), *(["--ids"] if ids else [])],

@@ -26,7 +26,7 @@ BACKLOG = 4096
 
 
 def answer(tokens: int, writes: int, *, chat: bool, ids: bool) -> list[bytes]:
-    """Return `writes` byte strings that send `tokens` tokens, as `chat`, with token `ids`."""
+    """Return an answer's SSE events in `writes` parts, as a chat if `chat`, with token `ids`."""
     events = list(_events(tokens, chat=chat, ids=ids))
     return [
         b"".join(events[n * tokens // writes : (n + 1) * tokens // writes]) for n in range(writes)

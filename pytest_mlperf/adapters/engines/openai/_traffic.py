@@ -355,7 +355,7 @@ def calls_or_text(answer: StreamedAnswer) -> bytes:
 
 
 def _counts_hidden_tokens(answer: StreamedAnswer, tokens: int) -> bool:
-    """Return whether the server's count `tokens` exceeds what the received text can have."""
+    """Return whether `tokens`, the server's count, is too high for the text of its answer."""
     # The server rewrites tool calls.
     if answer.n_ids or answer.hidden or any(kind == "tools" for kind, _ in answer.pieces):
         return False
@@ -460,7 +460,7 @@ class Traffic:
         request.done(output_bytes, None if evaluates else tokens, reason, prompt)
 
     def _note(self, answer: StreamedAnswer, sent_tokens: int | None) -> None:
-        """Count an answer in `Engine.answer_counts`; `sent_tokens`: its prompt's, None: unknown."""
+        """Add an answer to `Engine.answer_counts`; `sent_tokens`: tokens of its prompt, or None."""
         seen = self.seen
         seen["answers"] += 1
         seen["refused"] += "refusal" in answer.fields

@@ -191,7 +191,7 @@ class EndpointsEngine(OpenAiEngine):
         return {**super().describe(), **self._harness}
 
     def load_samples(self, indices: Sequence[int]) -> None:
-        """Raise for conversations and answer lengths per sample, which the client cannot send."""
+        """Load samples; raise RunError for conversations and for answer lengths per sample."""
         for index in indices:
             if isinstance(self._dataset.input(index), Mapping):
                 raise refused_sample(
@@ -259,7 +259,7 @@ class EndpointsEngine(OpenAiEngine):
         folder: Path,
         alive: Callable[[], None],
     ) -> None:
-        """Run whole passes over the data set for at least `length_s`; trial runs set their number.
+        """Send the data set whole times for `length_s` or longer; trial runs determine how often.
 
         `content` configures the client's trial runs, `point_content` the measured run.
         """

@@ -1,4 +1,4 @@
-"""Start and stop servers; parse /metrics, /version and other responses of any server."""
+"""Start and stop inference servers; parse their /metrics, /version and other HTTP responses."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _PORT = re.compile(
 
 
 def new_log() -> Path:
-    """Empty server.log next to the engine's log, or create a temporary file; return the path."""
+    """Truncate server.log next to the engine's log, or create a temporary file; return its path."""
     try:
         stderr = Path("/proc/self/fd/2").readlink()
         if stderr.name == ENGINE_LOG and stderr.is_file():
@@ -198,7 +198,7 @@ UNKNOWN_END = "gone"
 
 
 class ServerProcess:
-    """Start a server through the launcher, which watches it."""
+    """Start a server by a launcher process, which ends the server when this process ends."""
 
     def __init__(
         self,
@@ -316,8 +316,8 @@ class Server:
         """Check the command, in which {model}, {host} and {port} are placeholders.
 
         GET `health` returns 200 when the server is ready. `environment` is added to this process's
-        environment. `mask` replaces secrets in quotes from the log, and in the log file when the
-        server ends.
+        environment. `mask` hides secrets in quoted log lines, and in the log file when the server
+        ends.
         """
         refuse_conflicts(engine, conflicts(command, model, health, start_timeout_s))
         self._command = list(command)
@@ -388,7 +388,7 @@ class Server:
         raise engine_error(f"{self._how(end, when)}{retries}{self.log_tail()}", str(self.log))
 
     def _wait_for_health(self, port: int) -> int | str | None:
-        """Wait until the server is healthy; return None, or how it ended before."""
+        """Wait until the server is healthy; return None, or its exit code if it ended first."""
         assert self._process is not None
         deadline = time.monotonic() + self._start_timeout_s
         pause_s, answer = MIN_PAUSE_SECONDS, "nothing"

@@ -99,7 +99,7 @@ class Keeper:
 
 
 def descendants(session: int | None = None) -> list[int]:
-    """Return ids of this process's descendants and of a session's processes; [] without /proc."""
+    """List ids of this process's descendants and a POSIX session's processes; [] without /proc."""
     parents: dict[int, int] = {}
     members = set()
     for folder in Path("/proc").glob("[0-9]*"):

@@ -56,7 +56,7 @@ class Graph:
         return engine_error(f"{self.where}: {reason}")
 
     def pick(self, name: str | None) -> Tensor:
-        """Return the output `name`, or the only output if None; raise RunError if there is none."""
+        """Return output `name` (None: the only output); RunError unless exactly one matches."""
         matches = [each for each in self.outputs if name in (None, each.name)]
         if len(matches) == 1:
             return matches[0]

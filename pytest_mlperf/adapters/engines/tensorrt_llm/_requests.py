@@ -179,7 +179,7 @@ Ask = Callable[[Sequence[int], Any], Awaitable[Sequence[int]]]
 
 @dataclass(kw_only=True, slots=True)
 class SamplingByPrompt:
-    """Create and cache SamplingParams; `counted`: tokens that the library counts for min_tokens."""
+    """Create and cache SamplingParams; `counted` names what min_tokens counts, e.g. "answer"."""
 
     make: Callable[..., Any]
     generation: Generation
@@ -240,7 +240,7 @@ class DraftCount:
     accepted: float | None = None
 
     def add(self, tokens: int, tokens_per_step: float | None) -> None:
-        """Add an answer's accepted drafts: tokens - tokens / tokens_per_step; 0 for None."""
+        """Add accepted draft tokens of an answer: tokens - tokens / tokens_per_step; 0 for None."""
         if tokens_per_step:
             self.accepted = (self.accepted or 0.0) + max(0.0, tokens - tokens / tokens_per_step)
 

@@ -108,7 +108,7 @@ class TokenOptions(DeviceOptions, TextOptions):
         yield one_of("attention", self.attention, ATTENTIONS)
 
     def conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
-        """Yield conflicts of options as (condition, message, options…), for `refuse_conflicts`."""
+        """Yield (whether options conflict, error message, option names…) for `refuse_conflicts`."""
         sparsity = self.sparsity
         if sparsity is not None:
             yield (

@@ -160,7 +160,7 @@ def generation_config(generation: Generation, *, static_cache: bool = False) -> 
 
 
 class Streamer:
-    """Report each row of a batch when it ends; measure the stages "prefill" and "decode"."""
+    """Report each answer of a batch when it ends; time the stages "prefill" and "decode"."""
 
     def __init__(
         self, batch: Batch, generation: Generation, answers: Answers, watch: Stopwatch

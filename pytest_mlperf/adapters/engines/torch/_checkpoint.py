@@ -30,6 +30,8 @@ class ModelKind:
     """Describe a kind of models in transformers, such as language models, by class names.
 
     Attributes:
+        architectures: Names in config.json's "architectures" that belong to the kind.
+        example: An architecture to name in messages.
         loader: Name of the transformers class that loads them.
         trial: Function that returns the inputs with which a model generates its first token.
     """
@@ -238,7 +240,7 @@ def load(
 
 
 def check_loaded(info: Mapping[str, Any], folder: Path) -> None:
-    """Raise for weights that were not loaded: the libraries continue with random ones."""
+    """Raise an error for weights that were not loaded, which the libraries leave random."""
     if info["missing_keys"]:
         raise broken(folder, f"the checkpoint lacks {some(sorted(info['missing_keys']))}")
     if info["mismatched_keys"]:

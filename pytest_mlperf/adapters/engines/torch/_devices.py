@@ -103,7 +103,7 @@ Step = tuple[Any, Callable[[Any], bool]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantisingPlan:
-    """Describe a quantisation: `how`, layers it `needs` (as text), steps (config, layer filter)."""
+    """Hold a quantisation: text `how`, text of layers it `needs`, (config, layer filter) steps."""
 
     how: str
     needs: str
@@ -245,7 +245,7 @@ def _apply(plan: QuantisingPlan, model: Any) -> None:
 
 
 def _experts(model: Any) -> Iterator[tuple[Any, str]]:
-    """Yield each module with fused experts (not transposed), and the name of its 3D parameter."""
+    """Yield each layer of fused experts, unless stored transposed, and its 3D parameter's name."""
     for module in model.modules():
         if getattr(module, "is_transposed", None) is False:
             for name, parameter in module.named_parameters(recurse=False):

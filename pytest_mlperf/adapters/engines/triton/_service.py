@@ -282,7 +282,7 @@ class Service:
             serving.require_listening("triton", self._address.host.strip("[]"), self._address.port)
 
     def open(self, undo: ExitStack) -> None:
-        """Start the server, if there is a command, and read its metadata."""
+        """Start the server, if `serve` is set, and read its metadata; `undo` stops the server."""
         if self._options.serve is not None:
             port = serving.free_port()
             self._server = undo.enter_context(self._new_server(grpc_port=port))

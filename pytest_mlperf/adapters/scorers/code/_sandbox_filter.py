@@ -60,10 +60,7 @@ _CALL_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENT_OFFSET = 0, 4, 16
 
 
 def program(machine: str) -> bytes | None:
-    """Return the seccomp filter, as `struct sock_filter` bytes, for a machine named as in os.uname.
-
-    Returns None for an unknown machine.
-    """
+    """Return the seccomp filter (`sock_filter` bytes) for an os.uname machine; None if unknown."""
     if machine not in ARCHITECTURES:
         return None
     column = list(ARCHITECTURES).index(machine)

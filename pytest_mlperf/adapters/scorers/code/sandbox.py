@@ -6,8 +6,7 @@ A command in the sandbox has this environment (Linux only; sandbox_child.py buil
   neither a route nor a loopback.
 - Readable: the system's programs and libraries (`USR`, /lib, /etc/alternatives), five devices and
   the paths that the caller gives as `readable`. Not visible: settings of the machine (/etc,
-  /usr/local/etc), home and
-  temporary folders, the project, /proc, /sys, and the caller's environment variables.
+  /usr/local/etc), home and temporary folders, the project, /proc, /sys, the caller's environment.
 - Writable: one folder in memory, of limited size, deleted afterwards.
 - No privileges and no way to gain any; a filter denies system calls that no limit covers.
 - Limits on time, memory, processes, open files and file size; see SandboxStep.
@@ -15,8 +14,7 @@ A command in the sandbox has this environment (Linux only; sandbox_child.py buil
   kills every process that the command started.
 
 The sandbox protects from faulty and malicious programs, except if they exploit kernel bugs.
-Programs
-on the same machine can still slow each other down.
+Programs on the same machine can still slow each other down.
 """
 
 from __future__ import annotations
@@ -141,10 +139,7 @@ class StepResult:
 
 
 def readable_python() -> tuple[str, dict[str, str]]:
-    """Return the Python that this virtual environment is based on, and the paths that it needs.
-
-    The paths map a path in the sandbox to the real path.
-    """
+    """Return this environment's base Python, and its paths as {path in sandbox: real path}."""
     program = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     return program, visible_paths(
         program, os.path.realpath(Path(sysconfig.get_path("stdlib")).parent)

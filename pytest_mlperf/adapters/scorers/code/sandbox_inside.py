@@ -38,13 +38,13 @@ def connect(port: int) -> None:
 
 
 def make(path: str) -> None:
-    """Write a short text to a new file."""
+    """Write a short text to a new file, to test whether the sandbox forbids it."""
     with open(path, "w") as file:  # noqa: PTH123
         file.write("here")
 
 
 def user_namespace() -> None:
-    """Create a user namespace, which would give privileges; raise OSError if it is refused."""
+    """Create a user namespace, in which code could gain privileges; raise OSError if refused."""
     if ctypes.CDLL(None).unshare(CLONE_NEWUSER):
         raise OSError("refused")
 
@@ -86,7 +86,7 @@ def attempts(expectations: dict[str, Any]) -> Iterator[tuple[str, Callable[[], A
 
 
 def isolation_faults(expectations: dict[str, Any]) -> Iterator[str]:
-    """Attempt forbidden actions and check limits; yield a sentence for each isolation failure."""
+    """Yield isolation failures: forbidden actions that work, limits unlike `expectations`."""
     for escape, attempt in attempts(expectations):
         if works(attempt):
             yield f"a program can {escape}"

@@ -86,7 +86,7 @@ class ClipFidScorer(ScorerBase[ClipFidOptions]):
     optional_libraries = ("PIL", "torch", "transformers")
 
     def __init__(self, *, model: str | None = None, **options: Any) -> None:
-        """Check the options, and that the files exist.
+        """Check options; require the files of CLIP, Inception weights and image statistics.
 
         Args:
             model: The workload's model, which is passed to your own classes.

@@ -50,10 +50,9 @@ class ClipScores:
     As in MLPerf's reference, which uses open_clip (text_to_image/tools/clip/clip_encoder.py of
     https://github.com/mlcommons/inference), images are resized to 224 pixels by bicubic
     interpolation and cropped at the centre, captions are HTML-unescaped and truncated to 77 tokens,
-    and
-    the score is not clipped at 0. There are two differences: images are scored in batches, which
-    changes the last digits of float32; and wrongly decoded characters in captions are not repaired
-    (open_clip uses the library ftfy), but the official captions have none.
+    and the score is not clipped at 0. There are two differences: images are scored in batches,
+    which changes the last digits of float32; and wrongly decoded characters in captions are not
+    repaired (open_clip uses the library ftfy), but the official captions have none.
     """
 
     def __init__(self, folder: Path, *, device: str) -> None:

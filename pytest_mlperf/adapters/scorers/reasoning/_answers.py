@@ -109,7 +109,7 @@ def program(text: str) -> str | None:
 
 
 def final_program(text: str) -> str | None:
-    """Return the code block that gpt-oss's script grades, see `GptOssScorer`; None without one."""
+    """Return an answer's program, see `GptOssScorer`: a Python code block, else any, or None."""
     text = text.strip()
     for part in (final_section(text), text):
         code = _blocks(part, f"{FENCE}python")

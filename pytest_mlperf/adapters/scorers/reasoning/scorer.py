@@ -119,7 +119,7 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
             require_sandbox()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, str]]) -> Scores:
-        """Score token ids of type `dtype` against references of data set graded."""
+        """Grade outputs, token ids of type `dtype`, against references of data set `graded`."""
         require_outputs(self.name, outputs, references)
         checked = language.require_tables(self.name, references, GRADED_FIELDS, "graded")
         kinds = [self._part(n, reference["metric"]) for n, reference in enumerate(checked)]

@@ -163,7 +163,7 @@ def histories_here(
 
 
 def _fitting(names: Sequence[str], cases: Sequence[str]) -> list[str]:
-    """Return the case ids that `names` equal or are a unique part of; ignore other names."""
+    """Return the case id for each name that equals one or is part of exactly one; skip others."""
     fitting = []
     for name in names:
         with suppress(MlperfError):

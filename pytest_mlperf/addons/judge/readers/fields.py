@@ -201,7 +201,7 @@ class Values:
     def latencies(
         self, raw: Mapping[str, Any], factor: float, pattern: re.Pattern[str] = LATENCY
     ) -> None:
-        """Add the latencies in `raw`, times `factor`; `pattern` groups: "base", "statistic"."""
+        """Add latencies x `factor`; `pattern` splits their keys into "base" and "statistic"."""
         for key, value in raw.items():
             if match := pattern.fullmatch(key):
                 base = _BASES.get(match["base"], match["base"])
@@ -233,7 +233,7 @@ class Values:
         self.facts[name] = Fact(value, tolerance=SHARE_TOLERANCE, absolute=True)
 
     def goodput(self, value: Any, target: str | float | None = None) -> None:
-        """Add a goodput, and the fact "goodput target": the latencies that a good request meets."""
+        """Add a goodput, and as fact "goodput target" its latency limits, None if unknown."""
         self.add("goodput", value)
         self.facts["goodput target"] = Fact(target, ("goodput",), needed=True)
 

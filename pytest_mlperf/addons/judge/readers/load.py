@@ -49,7 +49,7 @@ def _k6(document: ResultFile) -> Iterator[ToolRun]:
 
 
 def _k6_failed(by_name: JsonObject) -> tuple[int | None, int | None]:
-    """Return (number of requests, number of failed requests) from http_req_failed."""
+    """Return (requests, failed requests) by k6's metric http_req_failed; None if not recorded."""
     failures = by_name.at("http_req_failed")
     failed, fine = failures.whole("passes"), failures.whole("fails")
     if failed is not None and fine is not None:

@@ -1,4 +1,4 @@
-"""Read vLLM's `bench serve`, `throughput`, `latency`; SGLang's `bench_serving`, `one_batch`."""
+"""Read benchmark results: vLLM's serve, throughput, latency; SGLang's bench_serving, one_batch."""
 
 from __future__ import annotations
 

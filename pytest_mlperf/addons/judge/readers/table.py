@@ -27,7 +27,7 @@ class Column:
     """Map a column of a table to a metric.
 
     Attributes:
-        factor: Factor from the column's unit to the metric's unit.
+        factor: Number by which a cell is multiplied, to convert it to the metric's unit.
     """
 
     metric: str

@@ -122,14 +122,14 @@ def _figures(texts: Iterable[str]) -> dict[str, Any]:
 
 
 class Limited(NamedTuple):
-    """Hold an official result with its hardware limit (roofline)."""
+    """Hold an official result and the roofline limit of its workload on its hardware."""
 
     result: OfficialResult
     bound: WorkloadLimit
 
 
 def result_rows(name: str = ROUND) -> tuple[list[Limited], Mapping[str, int]]:
-    """Return a round's results by share of the roofline, and counts of those without, by reason."""
+    """Return a round's results, highest roofline share first, and counts of the others by cause."""
     rows: list[Limited] = []
     others: Counter[str] = Counter()
     for result in official_results(name):

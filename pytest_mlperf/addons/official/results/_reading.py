@@ -25,7 +25,7 @@ def text_of(path: Path, root: Path, max_bytes: int = MAX_LOG_BYTES) -> str:
 
 
 def object_of(path: Path, root: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; of duplicate keys the last one counts."""
+    """Return the JSON object in a file inside `root`; of duplicate keys the last one counts."""
     text = text_of(path, root, MAX_DESCRIPTION_BYTES)
     content = json_of(path, "JSON file", text.encode(), repeated_keys=True)
     if not isinstance(content, dict):

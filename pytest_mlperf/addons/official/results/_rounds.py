@@ -67,7 +67,7 @@ def every_round() -> tuple[Round, ...]:
 
 
 def since(rules: Round | None, name: str) -> bool:
-    """Return whether a round is `name` or newer; True if the round is None."""
+    """Return whether a round is `name` (such as "v5.1") or newer; True if the round is None."""
     return rules is None or rules.name >= name
 
 

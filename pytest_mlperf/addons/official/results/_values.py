@@ -67,7 +67,7 @@ IN_SECONDS = ("wan-2.2-t2v-a14b",)
 
 @dataclass(frozen=True, kw_only=True)
 class TableValue:
-    """Hold a result's value with the unit and statistic of the round's table."""
+    """Hold a result's value, unit and statistic as in MLCommons' results table of the round."""
 
     value: float
     unit: Unit

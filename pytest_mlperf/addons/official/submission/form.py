@@ -31,6 +31,7 @@ class Form:
         system: System id, used in folder and file names.
         description: Content of systems/<system>.json.
         implementation: Content of measurements.json.
+        readme, calibration: Texts of README.md and calibration.md.
         source: Source code files by relative path.
     """
 

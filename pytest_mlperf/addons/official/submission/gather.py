@@ -200,7 +200,7 @@ def _accuracy(where: str, result: CaseResult, sessions: Sequence[Session]) -> tu
 
 
 def _run_folder(file: Path, folder: str | None, parts: int) -> Path:
-    """Return the folder next to `file` named as the last `parts` of `folder`, else `folder`."""
+    """Return a run folder: next to `file` if there, by its last `parts` names; else `folder`."""
     named = Path(folder or "")
     near = file.resolve().parent.joinpath(*named.parts[-parts:])
     return near if near.is_dir() else named

@@ -19,7 +19,7 @@ FLAT = ("v6.0", "v6.1")
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf:
-    """Build the paths for one scenario of one benchmark and system; `top` is e.g. "closed/Acme"."""
+    """Build a submission's paths for one scenario, benchmark and system; `top`: "closed/Acme"."""
 
     round: str
     top: str
@@ -67,7 +67,7 @@ class Leaf:
 
     @property
     def description(self) -> str:
-        """Path of the system description."""
+        """Path of the JSON file that describes the system."""
         return f"{self.top}/systems/{self.system}.json"
 
     def source(self, name: str) -> str:

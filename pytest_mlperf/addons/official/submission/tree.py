@@ -41,7 +41,7 @@ submission contains. MLCommons' checker refuses it. {UNVERIFIED_LABEL}
 
 
 def tree_of(entries: Sequence[Entry], form: Form, rules: Round, *, rehearsal: bool) -> Files:
-    """Return a submission's files by path; a `rehearsal` has a notice. Logs are paths to copy."""
+    """Return a submission's contents, or logs to copy, by path; a `rehearsal` adds a notice."""
     files: dict[str, bytes | Path] = {}
     for entry in entries:
         named = entry.mapped if entry.mapped and form.division == "open" else entry.benchmark

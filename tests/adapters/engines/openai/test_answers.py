@@ -211,7 +211,7 @@ EMPTY, LOST = piece("", finish="stop"), piece("w", ids=[1, 2, 3], finish="stop")
 FAILING: list[tuple[list[bytes], dict[str, Any], str]] = [
     (ended_after(3, 9, last=EMPTY), {}, "1 x empty answer; first: sample 0: empty answer"),
     ([LAST, DONE], {}, "uncounted answer: it had neither usage nor"),
-    (ended_after(3, 9, last=LOST), {}, "usage counts 9 tokens, but the stream had 3 token ids"),
+    (ended_after(3, 9, last=LOST), {}, "usage says 9 tokens, but it streamed 3 token ids"),
     (ended_after(2, 9), {}, "another prompt: the server counts 2 tokens in a prompt of 3"),
     (ended_after(3, 9), {"ignore_eos": True}, "not obeyed: an answer ended after 9 of 32 tokens"),
     (ended_after(3, 9), {"min_new_tokens": 10}, "too few tokens: 9, but min_new_tokens = 10"),

@@ -275,7 +275,7 @@ def has_deep_blocks(unet: Any) -> bool:
 
 
 def install_deep_cache(unet: Any, every: int) -> DeepCache:
-    """Make a UNet compute deep features only at every `every`-th step; call `start` per image."""
+    """Make a UNet reuse deep features for `every` steps; call the result's `start` per image."""
     cache = DeepCache(every)
     outer = unet.down_blocks[0]
     for number, downsampler in enumerate(outer.downsamplers or ()):
@@ -334,7 +334,7 @@ class MediaBatches:
     def __init__(
         self, dataset: Dataset, options: MediaOptions, shape: tuple[int, ...], size: str
     ) -> None:
-        """Store the shape of latents, and `size`, the text on the media's size in errors."""
+        """Store arguments; `shape` is that of latents, `size` describes the media in errors."""
         self._dataset, self._options = dataset, options
         self._shape, self._size = shape, size
         self._samples: dict[int, tuple[Any, Any]] = {}

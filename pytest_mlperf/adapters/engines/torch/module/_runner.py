@@ -26,7 +26,7 @@ class Mismatch(Exception):
 
 
 def split(batching: str, result: Any, lengths: Sequence[int]) -> list[Any]:
-    """Split a batch's output, laid out by `batching`, by sample; Mismatch if its shape is wrong."""
+    """Split a batch's output by sample; raise Mismatch if its shape does not fit `batching`."""
     shape = tuple(result.shape)
     if batching == "concat":
         if shape[:1] != (sum(lengths),):

@@ -204,7 +204,7 @@ class Attention(torch.nn.Module):
 
 
 class Rgat(torch.nn.Module):
-    """Predict the class of each paper."""
+    """Predict classes of papers in a citation graph, by a relational graph attention network."""
 
     host_inputs = frozenset({"paper"})
 

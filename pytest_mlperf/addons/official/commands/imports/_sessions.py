@@ -55,7 +55,7 @@ def summary(results: Results) -> list[str]:
 
 
 def next_steps(file: Path, results: Results) -> list[str]:
-    """Return the path of a session and the commands that use it."""
+    """Return lines: the path of an imported session, and commands to judge or to record it."""
     name, sessions = relative(file), len(results.cases[0].verdict.runs)
     if results.cases[0].failed:
         return [f"wrote {name}"]

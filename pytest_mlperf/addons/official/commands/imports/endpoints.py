@@ -69,7 +69,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _points(folder: Path, notes: list[str]) -> list[RecordedPoint]:
-    """Read a session's points by ascending concurrency; note folders that are not runs."""
+    """Read a session's points by ascending concurrency; name other folders in `notes`."""
     if has_result(folder):
         return [read_point(folder)]
     inside = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))

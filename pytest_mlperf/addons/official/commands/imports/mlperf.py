@@ -53,7 +53,7 @@ CASE_FIELDS = ("workload", "precision", "accelerator")
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Read the results in the folders; write table rows and a session."""
+    """Import result folders as table rows and a session; return 1 if any is refused or INVALID."""
     if parsed.started:
         raise MlperfError("--started is for import endpoints: LoadGen's logs say when they began")
     places = list(dict.fromkeys(p for folder in parsed.sessions for p in result_folders(folder)))
