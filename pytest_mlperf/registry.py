@@ -135,7 +135,7 @@ def name_of(group: Group, target: str) -> str:
 
 
 def check_options(group: Group, use: str, options: Mapping[str, Any]) -> None:
-    """Check options of the registered extension `use`; skip user code, which the worker checks."""
+    """Raise for invalid options of extension `use`; a user's class is checked by the worker."""
     entry = registered(group).get(use)
     if entry is None:
         return

@@ -62,7 +62,7 @@ class Judging(Protocol):
 
 @dataclasses.dataclass
 class Held:
-    """Hold a test's deferred reports, and `item` in its own process; `over`: it runs no more."""
+    """Hold a test's deferred reports; `item` is None in other processes; `over`: it has ended."""
 
     reports: list[pytest.TestReport]
     item: pytest.Item | None = None

@@ -109,7 +109,7 @@ LOOP_SETTINGS = ("points", "ramp_ms", "arrivals", "burstiness", "audit", "max_fa
 
 
 def _planned_length(job: Job) -> str:
-    """Return a run's planned length as text, with a hash of LoadGen's settings except the rate."""
+    """Return a key to compare runs: planned length, and LoadGen's settings without rate."""
     settings = job.settings
     # Settings of our own loops must not change the hashes of other baselines.
     hashed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in LOOP_SETTINGS or v}

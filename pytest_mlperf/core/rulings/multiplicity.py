@@ -73,7 +73,7 @@ def _fails_otherwise(verdict: Verdict) -> bool:
 def is_certain(
     verdict: Verdict, nulls: Mapping[MachineSession, Null], pairs: int, rule: RuleR
 ) -> bool:
-    """Check whether a drop has p < FALSE_SHARE / `pairs` by its session's null distribution."""
+    """Check whether a drop is significant with Bonferroni's correction for `pairs` comparisons."""
     null = nulls.get(machine_of(verdict), Null())
     drops = [m for m in verdict.metrics if m.outcome in DROP_OUTCOMES.values() and _counts(m)]
     return any(session_p_value(m, null, rule) < FALSE_SHARE / pairs for m in drops)

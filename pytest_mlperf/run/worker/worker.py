@@ -275,7 +275,7 @@ class EngineWorker:
             self._engine.__exit__(None, None, None)
 
     def _fail_engine(self, error: BaseException) -> NoReturn:
-        """End the run with an engine's error; the message names the point of a curve."""
+        """Raise an engine's error; on a curve, its message names the concurrency or rate."""
         sink = self._sink
         if isinstance(sink, SlotSink) and sink.point and isinstance(error, RunError):
             error = RunError(error.layer, f"at {sink.point:,}: {error}", error.log)
