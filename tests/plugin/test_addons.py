@@ -9,7 +9,7 @@ import pytest
 
 from pytest_mlperf.plugin import addons
 from tests.forked import use_no
-from tests.plugin.project import RATE, SUITE, Project, near
+from tests.plugin.project import RATE, SUITE, Project, near, newest_results
 from tests.plugin.simulated import null_engine, simulate
 
 pytestmark = pytest.mark.process
@@ -217,7 +217,7 @@ def test_an_add_on_adds_options_facts_a_criterion_lines_and_tests(measured: Proj
 
 
 def newest(project: Project) -> Path:
-    return max(project.path.glob(".mlperf/runs/*/results.json"))
+    return newest_results(project.path)
 
 
 RAISING = {

@@ -15,7 +15,7 @@ from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores.results import read_results
 from tests.conftest import LEAN
-from tests.plugin.project import Project, near
+from tests.plugin.project import Project, near, newest_results
 
 COMPUTES = "{ latency_s = 0.0005 }"
 """Half a millisecond of work in the processor for each sample, and none asleep."""
@@ -72,7 +72,7 @@ def neighbours() -> Iterator[None]:
 
 def judged(project: Project) -> tuple[pytest.RunResult, CaseResult]:
     result = project.run_process("suites", "-k", "performance")
-    newest = max(project.path.glob(".mlperf/runs/*/results.json"))
+    newest = newest_results(project.path)
     return result, read_results(newest).cases[0]
 
 

@@ -15,7 +15,7 @@ from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores.results import read_results
 from tests.conftest import LEAN
-from tests.plugin.project import Project
+from tests.plugin.project import Project, newest_results
 from tests.sessions import spread
 
 pytestmark = pytest.mark.quiet
@@ -61,7 +61,7 @@ RESTLESS = (0.5, 0.7, 1.0, 1.4, 2.0)
 
 def judged(project: Project, *arguments: str) -> tuple[pytest.RunResult, CaseResult]:
     result = project.run_process(*PERFORMANCE, *arguments)
-    newest = max(project.path.glob(".mlperf/runs/*/results.json"))
+    newest = newest_results(project.path)
     return result, read_results(newest).cases[0]
 
 

@@ -11,7 +11,7 @@ import pytest
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores.results import read_results
 from tests.exporters import Exporter, exporting, page
-from tests.plugin.project import Project
+from tests.plugin.project import Project, newest_results
 
 LIMITS = """
 [limits]
@@ -75,7 +75,7 @@ def exporter(board: Board, project: Project) -> Iterator[Exporter]:
 
 
 def outcomes(project: Project) -> dict[str, Outcome]:
-    newest = max(project.path.glob(".mlperf/runs/*/results.json"))
+    newest = newest_results(project.path)
     return {each.verdict.kind: each.verdict.outcome for each in read_results(newest).cases}
 
 

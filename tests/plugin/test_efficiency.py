@@ -16,7 +16,7 @@ from pytest_mlperf.hardware import machine
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores.results import read_results
 from tests.nvml.library import Fake, scenario
-from tests.plugin.project import OPTIONS, RATE, Project, case, near
+from tests.plugin.project import OPTIONS, RATE, Project, case, near, newest_results
 from tests.run.other_python import git
 
 GATED_FROM_1_S = """
@@ -105,7 +105,7 @@ def run(project: Project, *arguments: str) -> pytest.RunResult:
 
 def last(project: Project) -> dict[str, Verdict]:
     """Return the verdicts of the last session by kind."""
-    newest = max(project.path.glob(".mlperf/runs/*/results.json"))
+    newest = newest_results(project.path)
     return {each.verdict.kind: each.verdict for each in read_results(newest).cases}
 
 
@@ -269,7 +269,7 @@ def test_no_output_of_a_session_has_impossible_hardware_values(
 
     assert set(outcomes(project).values()) == {Outcome.RECORDED}, recorded.stdout.str()
     (baseline,) = project.path.glob("baselines/H200/**/*.json")
-    results = max(project.path.glob(".mlperf/runs/*/results.json"))
+    results = newest_results(project.path)
     files = (baseline, results, project.path / "page.html")
     texts = [file.read_text("utf-8") for file in files]
     for text in (recorded.stdout.str(), *texts):

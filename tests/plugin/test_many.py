@@ -23,7 +23,16 @@ from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.stores.suspects import load
-from tests.plugin.project import LIGHT, Project, a_day_earlier, case, last_line, near, section
+from tests.plugin.project import (
+    LIGHT,
+    Project,
+    a_day_earlier,
+    case,
+    last_line,
+    near,
+    newest_results,
+    section,
+)
 
 pytestmark = pytest.mark.quiet
 
@@ -82,7 +91,7 @@ def many(project: Project) -> Project:
 
 def newest(project: Project) -> Results:
     """Return the results of the last session."""
-    return read_results(max(project.path.glob(".mlperf/runs/*/results.json")))
+    return read_results(newest_results(project.path))
 
 
 def open_(file: Path) -> tuple[Suspect, ...]:

@@ -10,7 +10,7 @@ from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.sentences import sentence
 from tests.adapters.engines.openai.echo import echo_server
-from tests.plugin.project import Project, spec_of
+from tests.plugin.project import Project, newest_results, spec_of
 
 HELD_UP = """
 from pytest_mlperf.run import curve
@@ -45,7 +45,7 @@ def test_a_client_that_holds_up_the_server_gets_help(project: Project) -> None:
             earlier_runs = len(project.run_folders())
             project.run_process("suites", "-omlperf_warmup=never")
 
-            newest = max(project.path.glob(".mlperf/runs/*/results.json"))
+            newest = newest_results(project.path)
             verdict = project.verdicts(str(newest))["performance"]
             assert verdict.outcome is Outcome.INVALID
             runs = [len(spec_of(one)["replicas"]) for one in project.run_folders()[earlier_runs:]]

@@ -11,7 +11,7 @@ from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores.results import read_results
 from tests.nvml.library import Fake, scenario
-from tests.plugin.project import Project
+from tests.plugin.project import Project, newest_results
 
 IMAGES = '\n[workload.work]\nkind = "fixed"\nsample_flop = 1e12\n'
 """A network whose every sample takes a TFLOP: an H200 does 66.9 in fp32, 494.7 in tf32."""
@@ -32,7 +32,7 @@ def h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 def newest(project: Project) -> dict[str, Verdict]:
     """Return the verdicts of the newest session by workload."""
-    results = read_results(max(project.path.glob(".mlperf/runs/*/results.json")))
+    results = read_results(newest_results(project.path))
     return {each.verdict.case.workload: each.verdict for each in results.cases}
 
 
@@ -148,5 +148,5 @@ def test_less_than_the_asked_share_of_the_best_official_result_fails(project: Pr
     )
     assert sentence(failed.notes[0]).startswith("against its baseline: ")
     assert [m.metric for m in failed.metrics] == [m.metric for m in passed.metrics]
-    (kept,) = read_results(max(project.path.glob(".mlperf/runs/*/results.json"))).cases
+    (kept,) = read_results(newest_results(project.path)).cases
     assert kept.facts["official"].startswith(sentence(failed.headline).partition(";")[0])

@@ -19,7 +19,7 @@ from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores import calibration
 from pytest_mlperf.stores.results import read_results
 from tests.nvml.library import Fake
-from tests.plugin.project import OPTIONS, SUITE, Project, case
+from tests.plugin.project import OPTIONS, SUITE, Project, case, newest_results
 from tests.plugin.test_efficiency import WORKING
 from tests.plugin.test_interruption import left_of, measuring
 
@@ -93,7 +93,7 @@ def record(project: Project, *more: str) -> pytest.RunResult:
 
 def results(project: Project) -> dict[str, CaseResult]:
     """Return the results of the last session by engine."""
-    newest = max(project.path.glob(".mlperf/runs/*/results.json"))
+    newest = newest_results(project.path)
     return {each.verdict.case.engine: each for each in read_results(newest).cases}
 
 

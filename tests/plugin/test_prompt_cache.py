@@ -13,7 +13,7 @@ from pytest_mlperf.core.case import Case, Scenario
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.reports.sentences import sentence
 from tests.adapters.engines.openai.scripted import PrefixCache, Request, Scripted
-from tests.plugin.project import Project, case
+from tests.plugin.project import Project, case, newest_results
 
 CASE: Case = case(workload="served", scenario=Scenario.CONCURRENCY, engine="openai")
 
@@ -62,7 +62,7 @@ def judged(project: Project, server: Scripted, *arguments: str, repeat: bool = F
     suite.parent.mkdir(exist_ok=True)
     suite.write_text(SUITE.format(url=server.url, repeat="repeat = true" if repeat else ""))
     project.run_process("suites", "-omlperf_warmup=never", "-omlperf_baseline_runs=2", *arguments)
-    newest = max(project.path.glob(".mlperf/runs/*/results.json"))
+    newest = newest_results(project.path)
     return project.verdicts(str(newest))["performance"]
 
 

@@ -12,7 +12,7 @@ from pytest_mlperf.core.results import Results
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores.journal import JOURNAL_FILE
 from pytest_mlperf.stores.results import read_results
-from tests.plugin.project import OPTIONS, SUITE, Project
+from tests.plugin.project import OPTIONS, SUITE, Project, newest_results
 
 TWO = "\n".join(
     f'[[engines]]\nuse = "null"\nname = "{name}"\naccelerators = ["cpu"]\noptions = {OPTIONS}\n'
@@ -46,7 +46,7 @@ def interrupted(project: Project) -> Project:
 
 
 def last_results(project: Project) -> Results:
-    return read_results(max(project.path.glob(".mlperf/runs/*/results.json")))
+    return read_results(newest_results(project.path))
 
 
 def test_decided_cases_are_reported_and_not_measured_again(

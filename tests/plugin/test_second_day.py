@@ -10,7 +10,7 @@ import pytest
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores.results import read_results
-from tests.plugin.project import RATE, Project, a_day_earlier, near, section
+from tests.plugin.project import RATE, Project, a_day_earlier, near, newest_results, section
 from tests.plugin.simulated import null_engine, simulate
 
 pytestmark = pytest.mark.process
@@ -41,10 +41,7 @@ def memory(project: Project) -> Path:
 
 
 def words(project: Project) -> str:
-    # Sessions of one second have names in random order.
-    files = project.path.glob(".mlperf/runs/*/results.json")
-    newest = max(files, key=lambda file: file.stat().st_mtime_ns)
-    (case_result,) = read_results(newest).cases
+    (case_result,) = read_results(newest_results(project.path)).cases
     assert case_result.verdict.outcome is Outcome.PROVISIONAL
     return sentence(case_result.verdict.headline)
 

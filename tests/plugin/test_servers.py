@@ -20,7 +20,7 @@ from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.suite.plan import plan_suite, url_of
 from tests.exporters import exporting, page
 from tests.hardware.test_server import World
-from tests.plugin.project import SUITE, Project
+from tests.plugin.project import SUITE, Project, newest_results
 from tests.plugin.test_dcgm import GATED_FROM_1_S, LIMITS, OFFLINE, outcomes
 
 pytestmark = pytest.mark.process
@@ -90,7 +90,7 @@ class Served:
 
     def verdict(self, *options: str) -> Verdict:
         self.project.run_process("suites", *FAST, *options)
-        newest = max(self.project.path.glob(".mlperf/runs/*/results.json"))
+        newest = newest_results(self.project.path)
         (case,) = read_results(newest).cases
         return case.verdict
 
@@ -178,7 +178,7 @@ def test_a_servers_own_exporter_meters_it(served: Served) -> None:
         # On this page the counters stand still.
         still = "*test skipped: 8xH200: *the energy counter changed less than twice*"
         result.stdout.fnmatch_lines([still])
-        newest = max(served.project.path.glob(".mlperf/runs/*/results.json"))
+        newest = newest_results(served.project.path)
         (case,) = read_results(newest).cases
         assert case.verdict.subject is not None
         identity = case.verdict.subject.identity

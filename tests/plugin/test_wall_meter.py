@@ -12,7 +12,7 @@ import pytest
 
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores.results import read_results
-from tests.plugin.project import OPTIONS, Project
+from tests.plugin.project import OPTIONS, Project, newest_results
 
 LIMITS = """
 [limits]
@@ -74,7 +74,7 @@ def meter(tmp_path: Path, project: Project) -> Iterator[Logger]:
 
 
 def outcomes(project: Project) -> dict[str, Outcome]:
-    newest = max(project.path.glob(".mlperf/runs/*/results.json"))
+    newest = newest_results(project.path)
     return {each.verdict.kind: each.verdict.outcome for each in read_results(newest).cases}
 
 
