@@ -180,7 +180,7 @@ def condition_differs(job: MeasuredCase, record: Record) -> str | None:
     if job.case.scenario == Scenario.CONCURRENCY:
         noun, offers, offered = CONCURRENCY, "measures fixed points", "was measured at fixed points"
     suite = f"searches the highest {noun} with {ours}" if ours else offers
-    baseline = f"searched it with {theirs}" if theirs else offered
+    baseline = f"searched the highest {noun} with {theirs}" if theirs else offered
     return f"condition differs: the suite {suite}, the baseline {baseline}"
 
 

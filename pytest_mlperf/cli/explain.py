@@ -140,7 +140,7 @@ def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
             identity = verdict.subject.identity
             rule = rule_of_baseline(file, verdict.case.accelerator, identity, result.max_runs)[0]
         judged = [explain_analyses(metric, verdict.runs, record, rule, width()) for metric in gated]
-    same = None if baseline.was_replaced else record
+    same = record if verdict.baseline.source and not baseline.was_replaced else None
     others = [one.verdict for one in results.cases if one.verdict.case != verdict.case]
     likely = cause_lines(causes(verdict, same, others), len(others), width())
     yield f"{result.test}"

@@ -43,8 +43,8 @@ def rule_among(rule: RuleR, pairs: int) -> RuleR:
     `pairs`, or the maximum is reached. Reported intervals and detectable changes use the original
     rule.
 
-    Source: C. E. Bonferroni's inequality over interim analyses and pairs. `among` rejects a pair
-        with p below 5 % / `pairs` for any result of the other pairs, so more runs are not needed.
+    Source: C. E. Bonferroni's inequality over interim analyses and pairs. `judge_jointly` rejects a
+        pair with p below 5 % / `pairs` for any result of the other pairs, so it needs no more runs.
     """
     if pairs < 1:
         raise ValueError(f"pairs is {pairs}; it must be at least 1")

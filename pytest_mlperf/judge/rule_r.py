@@ -297,7 +297,7 @@ def drop_final_at_once(baseline: Sequence[Value], *, rule: RuleR) -> float:
     It compares two new runs with n runs of the baseline. Their variance v is moderated with ν
     degrees of freedom. z is the 1 - β/2 quantile of the normal distribution.
 
-    Source: `FinalWord.robust_to`, which must reach `MAX_SPREAD_RATIO` (`robustness`).
+    Source: `Finality.robust_to`, which must reach `MAX_SPREAD_RATIO` (`robustness`).
     """
     groups = scatter(by_session(baseline, log_scale()))
     within, z = fmean(run.within_se**2 for run in baseline), NormalDist().inv_cdf(1 - rule.beta / 2)

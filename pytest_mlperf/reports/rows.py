@@ -416,8 +416,8 @@ def roofline_text(verdict: Verdict) -> str | None:
     share = geometric_mean(shares)  # as the value beside it is that of all runs
     text = sentence(share_reached(share, last.binds, estimated=last.estimated is not None))
     least = METRICS[last.metric].unit == "s"
-    bound = f"which allows {'at least' if least else 'at most'} {quantity(last.metric, most)}"
-    return f"{METRICS[last.metric].title}: {text}, {bound}"
+    bound = f"{'at least' if least else 'at most'} {quantity(last.metric, most)}"
+    return f"{METRICS[last.metric].title}: {text}; {bound}"
 
 
 def cost(verdict: Verdict) -> str | None:

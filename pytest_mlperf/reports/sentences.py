@@ -402,7 +402,7 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
     "not_idle": lambda of: (
         "load may have slowed "
         + ("the run" if of["of"] == 1 else f"one of {of['of']} runs")
-        + f" by up to {percent(of['share'])}: {of['load']}"
+        + f" by up to {percent(of['share'])}: {sentence(of['load'])}"
     ),
     "load_not_measured": f"load unknown in {{count}} of {{of:plural run}}: {NOT_MEASURED}",
 }
@@ -492,10 +492,7 @@ def sentence(words: Words) -> str:
     try:
         if not callable(template):
             return _filled(template, words.values)
-        inner = {
-            name: sentence(v) if isinstance(v, Note) else v for name, v in words.values.items()
-        }
-        return template(inner)
+        return template(words.values)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError):
         # The values are those of a file, which may lack one.
         return " ".join([words.key, *(f"{name}={value}" for name, value in words.values.items())])

@@ -98,9 +98,12 @@ class AccuracyLog(Mapping[int, bytes]):
             with self._path.open("rb") as file:
                 file.seek(start)
                 output = unhexlify(file.read(length))
-            return converted(output, self._forms) if self._forms else output
         except (OSError, ValueError) as error:
             raise self._error(f"{self._path} changed while it was read: {error}") from error
+        try:
+            return converted(output, self._forms) if self._forms else output
+        except ValueError as error:
+            raise self._error(f"{self._path} is damaged: {error}") from error
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._places)
@@ -114,8 +117,14 @@ class AccuracyLog(Mapping[int, bytes]):
 
 def engine_answers(log: Path, samples: Collection[int] | None = None) -> dict[int, bytes]:
     """Return the first answer to each sample (of `samples`, if given), in the engine's format."""
-    answers = AccuracyLog(log)
-    return {index: answers[index] for index in answers if samples is None or index in samples}
+    forms, outputs = answer_forms(log.parent)[::-1], dict[int, bytes]()
+    for answer in logged_answers(log):
+        if samples is None or answer.index in samples:
+            outputs.setdefault(answer.index, answer.data)
+    try:
+        return {n: converted(o, forms) for n, o in outputs.items()} if forms else outputs
+    except ValueError as error:
+        raise RunError("loadgen", f"{log} is damaged: {error}", str(log)) from None
 
 
 def token_counts(folder: Path) -> dict[int, list[int]]:

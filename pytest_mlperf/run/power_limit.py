@@ -84,7 +84,7 @@ def restore_limits(gpu_uuids: Sequence[str]) -> tuple[str, ...]:
         answer = answer_of(command, limit_s=NVML_TIMEOUT_SECONDS, killed_s=KILL_WAIT_SECONDS)
         report = json.loads(answer[1]) if answer else {"troubles": ["the driver does not answer"]}
     except (OSError, ValueError):
-        report = {"troubles": [f"{', '.join(left)}: NVML does not answer"]}
+        report = {"troubles": [f"{', '.join(left)}: NVML could not be queried"]}
     if troubles := "; ".join(report["troubles"]):
         raise RunError(
             "gpu", f"the power limit that a case changed could not be restored: {troubles}"

@@ -43,7 +43,7 @@ def new_folder(parent: Path, name: str) -> Path:
         except OSError as error:
             raise RunError("worker", f"cannot make {path}: {error.strerror}") from None
         return path.resolve()
-    raise RunError("worker", f"{parent} has 999 folders named {name}-N: remove old ones")
+    raise RunError("worker", f"{parent} has 999 folders named {name} or {name}-N: remove old ones")
 
 
 CURRENT_FOLDER = Path()

@@ -155,7 +155,8 @@ def points_in_words(scenario: ScenarioEntry) -> str:
     if scenario.name != Scenario.OPEN_LOOP:
         return points
     shape = f" {scenario.burstiness:g}" if scenario.burstiness else ""
-    times = "times the speed of the" if scenario.arrivals == "trace" else "requests/s,"
+    # Baselines store this text, so it never changes.
+    times = "times as fast as its" if scenario.arrivals == "trace" else "requests/s,"
     return f"{points} {times} {scenario.arrivals or 'poisson'}{shape}"
 
 

@@ -303,7 +303,7 @@ def test_a_baseline_of_another_condition_says_nothing(tmp_path: Path) -> None:
         (record(90.0), None),
         (
             record(90.0, find="latency_p90 < 2 s"),
-            f"{differs}, the baseline searched it with latency_p90 < 2 s",
+            f"{differs}, the baseline searched the highest rate with latency_p90 < 2 s",
         ),
         (record(90.0, find=None), f"{differs}, the baseline was measured at 90/s"),
     ):

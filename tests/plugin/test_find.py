@@ -258,7 +258,7 @@ def test_another_condition_than_the_baselines_is_reported_before_anything_runs(
     project: Project,
 ) -> None:
     rows = [
-        ("latency_p50 < 12 ms", "searched it with latency_p50 < 12 ms"),
+        ("latency_p50 < 12 ms", "searched the highest rate with latency_p50 < 12 ms"),
         (None, "was measured at 500/s"),
     ]
     for number, (old_search, theirs) in enumerate(rows):

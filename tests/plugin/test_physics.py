@@ -64,7 +64,7 @@ def test_a_result_shows_its_share_of_the_limit_and_its_cost(project: Project) ->
     assert light.share == pytest.approx(rate / 4947)
     result.stdout.re_match_lines(
         [
-            r"  samples/s: ([5-9]|10)(\.\d+)? % of the roofline \(compute\), which allows at most",
+            r"  samples/s: ([5-9]|10)(\.\d+)? % of the roofline \(compute\); at most 4,947",
             r"  \d+,\d{3} samples/USD \(1 GPU at 3\.6 USD an hour, 2026-11-01\)",
         ]
     )
@@ -93,7 +93,7 @@ def test_an_unknown_gpu_is_never_guessed(h200: Fake, project: Project) -> None:
     result.stdout.re_match_lines_random(
         [
             r"  no limit known for X900: set its dense peaks \(FLOP/s\), .*",
-            "  samples/s: .* % of the roofline .*, which allows at most 1,000",
+            "  samples/s: .* % of the roofline .*; at most 1,000",
         ]
     )
 
@@ -117,9 +117,7 @@ def test_a_cpu_has_a_limit_where_the_suite_gives_its_figures_and_a_pretended_gpu
     assert limits == {"silent": 0, "given": 1, "gpu": 0}
     assert verdicts["gpu"].outcome is Outcome.NO_BASELINE
     assert result.stdout.str().count("% of the roofline") == 1
-    result.stdout.re_match_lines(
-        ["  samples/s: .* % of the roofline .*, which allows at most 2,000"]
-    )
+    result.stdout.re_match_lines(["  samples/s: .* % of the roofline .*; at most 2,000"])
 
 
 def official(project: Project, least: str, *options: str) -> Verdict:

@@ -74,7 +74,7 @@ class TorchAoBuilder(RecipeBuilder):
             raise RunError(
                 "build",
                 f'{source}: recipe = "{self._name}" quantises linear layers{needs}, but the model '
-                "has none; set another recipe",
+                f"has none; {'set another recipe' if layers else 'use another model'}",
             )
         quantization = transformers.TorchAoConfig(
             self._config(), modules_to_not_convert=[*builders.name_of_output(plain), *left]

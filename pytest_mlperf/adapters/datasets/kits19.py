@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from pytest_mlperf import UnavailableError
+from pytest_mlperf import RunError, UnavailableError
 from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files.arrays import StoredArray, damaged, find_npy, find_npz
 from pytest_mlperf.adapters.lazy import NDArray, np
@@ -208,7 +208,11 @@ def _list_cases(folder: Path) -> tuple[Sequence[str], Mapping[str, tuple[int, ..
     if not (folder / LIST).is_file():
         return sorted(set(_case_names(folder))), {}
     from pytest_mlperf.adapters.datasets.files.pickled import ARRAY_NAMES
-    from pytest_mlperf.adapters.datasets.files.pickles import PickleError, parse
+    from pytest_mlperf.adapters.datasets.files.pickles import (
+        PickleError,
+        UnsupportedPickleError,
+        parse,
+    )
 
     path = folder / LIST
     try:
@@ -216,6 +220,8 @@ def _list_cases(folder: Path) -> tuple[Sequence[str], Mapping[str, tuple[int, ..
             tree = parse(file, ARRAY_NAMES, max_bytes=2**24)
         names, cases = tree["file_list"], tree["cases"]
         shapes = {name: tuple(cases[name]["image_shape"]) for name in names}
+    except UnsupportedPickleError as error:
+        raise RunError("dataset", f"{path}: {error}") from error
     except PickleError as error:
         raise files.wrong(path, str(error), AGAIN) from error
     except (AttributeError, KeyError, TypeError, IndexError) as error:

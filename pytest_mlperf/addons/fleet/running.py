@@ -291,13 +291,13 @@ class Fleet:
             plain, lambda text: text.replace(group.project, root), (NODE, node)
         )
 
-    def _add_notices(self, group: CaseGroup, node: str, notices: Sequence[Any] | None) -> None:
+    def _add_notices(self, group: CaseGroup, node: str, notices: Mapping[str, Any] | None) -> None:
         """Add a node's warnings, errors and deferred test reports; None has nothing to add."""
         if notices is None:
             return
-        not_here, _, _, held, warnings, errors, *_ = notices
-        self._state.addons.add_messages(warnings, errors)
-        for text in held:
+        not_here, _ = notices["selection"]
+        self._state.addons.add_messages(*notices["faults"])
+        for text in notices["deferred"]:
             reports = [self._local(group, node, report) for report in json.loads(text)["reports"]]
             group.reported.add(self._reports.hold(reports))
         if not_here:

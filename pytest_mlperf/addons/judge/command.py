@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from pytest_mlperf.addons.judge import accepted, report
 from pytest_mlperf.addons.judge.files import Reader, Side, read_side, reader_of_file, refuse_shared
 from pytest_mlperf.addons.judge.judging import IMPLAUSIBLE, compare
 from pytest_mlperf.addons.judge.model import BASES, named, split
-from pytest_mlperf.addons.judge.planning import schedule
+from pytest_mlperf.addons.judge.planning import pairs_text, plans, schedule
 from pytest_mlperf.addons.judge.readers.table import column_of, reader_of
 from pytest_mlperf.addons.judge.rows import FileComparison, Settings, session_of
 from pytest_mlperf.cli.output import show, width
@@ -45,8 +44,6 @@ examples:
       a table of your own
 """
 
-
-PAIRS_TEXT = re.compile(r"(more than )?\d+ pairs")
 
 REPEATED = {
     "limit": ("METRIC=SHARE", "smallest change that matters: ttft_p99=10%% or ttft=5%%"),
@@ -208,7 +205,7 @@ def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
             raise MlperfError(f"--ignore {name!r}: no such condition{nearest(name, facts)}")
     notes = (*base.notes, *now.notes, *result.notes)
     if result.one_session:
-        notes += (next(filter(PAIRS_TEXT.match, schedule(base.runs, settings)), ""),)
+        notes += (pairs_text(plans(base.runs, settings)),)
     return replace(result, notes=tuple(dict.fromkeys(filter(None, notes))))
 
 

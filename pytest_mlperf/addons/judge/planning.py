@@ -62,26 +62,35 @@ def needed_pairs(sd: float, bound: float, metrics: int) -> int | None:
     return None
 
 
+def pairs_text(planned: Sequence[Plan]) -> str:
+    """Return how many pairs of runs decide on all metrics, as text; "" if none is planned."""
+    if not planned:
+        return ""
+    point, metric, pairs, limit, sd, _ = planned[0]
+    target = f"{metric} at {point} (runs vary by {percent(sd)})"
+    if pairs is None:
+        return (
+            f"more than {MAX_PAIRS} pairs needed: {target} is too noisy for its limit of "
+            f"{percent(limit)}; leave the metric out (--metrics), or widen its limit (--limit)"
+        )
+    drop = f"a drop of {percent(limit)}"
+    return f"{pairs} pairs of runs prove or exclude {drop}; {target} needs the most of all metrics"
+
+
 def schedule(runs: Sequence[ToolRun], settings: Settings) -> Iterator[str]:
     """Yield the plan as lines of text: number of pairs, order of runs, and time needed."""
     if not (planned := plans(runs, settings)):
         yield "no metric in these files can be judged, so there is nothing to plan"
         return
-    point, metric, pairs, limit, sd, df = planned[0]
-    target = f"{metric} at {point} (runs vary by {percent(sd)})"
+    _, _, pairs, _, sd, df = planned[0]
     if not df:
         yield (
             f"each session has one run, so the noise is assumed to be {percent(sd)}; give repeated "
             "runs of one build for a better plan"
         )
+    yield pairs_text(planned)
     if pairs is None:
-        yield (
-            f"more than {MAX_PAIRS} pairs needed: {target} is too noisy for its limit of "
-            f"{percent(limit)}; leave the metric out (--metrics), or widen its limit (--limit)"
-        )
         return
-    drop = f"a drop of {percent(limit)}"
-    yield f"{pairs} pairs of runs prove or exclude {drop}; {target} needs the most of all metrics"
     order = " ".join("A B" if pair % 2 == 0 else "B A" for pair in range(pairs))
     yield f"run the old build (A) and the new one (B) on one host, in this order: {order}"
     if seconds := [run.duration_s for run in runs if run.duration_s]:

@@ -170,7 +170,7 @@ def _speed(
             f'accuracy was not checked; run all tests of the suite: pytest "{result.suite}"'
         )
     if unfit := unrecordable(verdict.runs, result.limits, None):
-        raise BaselineError(f"{unfit}; run it again, or remove the metric from [limits]")
+        raise BaselineError(f"{sentence(unfit)}; run it again, or remove the metric from [limits]")
     action: recording.Action = "replace" if old else "record"
     proposal = performance_proposal(result, file, old, limits, action=action, reason=terms.reason)
     require_accepted(result, "; ".join(proposal.worse), terms)

@@ -102,7 +102,7 @@ class NoiseSettings:
     """Hold the noise that a calibration measured on an accelerator, and its amount of data.
 
     Attributes:
-        prior_df, prior_sd: Relative sd between runs (s0), and its degrees of freedom (ν0).
+        prior_df, prior_sd: Degrees of freedom (ν0) and relative sd between runs (s0).
         prior_sd_low, prior_sd_high: 90 % interval of s0, likewise of φ; None for one session.
         session_share: Share of the variance that all runs of one session have in common (φ).
         max_runs: Recommended maximum runs of a case; --mlperf-max-runs sets the number in use.

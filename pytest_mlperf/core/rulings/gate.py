@@ -60,7 +60,7 @@ ROUNDING = 1e-6
 """Rounding error of floating-point sums [points]."""
 
 MAX_LOOKS = 5
-"""Most interim analyses of a part, over which other tests than `below` split their error."""
+"""Most interim analyses of a part, over which tests but `betting_p_value` split their error."""
 
 
 def betting_p_value(excess: Sequence[float | None], most: float, total: int) -> float:

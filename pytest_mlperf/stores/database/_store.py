@@ -104,7 +104,8 @@ def _require_schema(backend: Backend, url: str, migrations: Sequence[str], *, wr
         return
     if not write and not version:
         raise StoreError(
-            f"{url}: holds no sessions yet; add one: pytest-mlperf store import RESULTS.json"
+            f"{url}: holds no sessions yet; add one: pytest-mlperf store "
+            "import RESULTS.json --store URL"
         )
     with backend.transaction():  # another writer may have migrated it since
         for number in range(_version(backend, url), len(migrations)):

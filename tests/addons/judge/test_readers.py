@@ -549,7 +549,7 @@ def test_scores_are_read_with_their_errors_and_directions() -> None:
     ("name", "point", "reason"),
     [
         ("google-benchmark.json", "BM_Broken", "error: no input"),
-        ("hyperfine.json", "false", "4 of 4 runs of the command failed, the first with 1"),
+        ("hyperfine.json", "false", "4 of 4 runs failed, first exit code 1"),
         ("asv/host", "bench.time_sort(100)", "the benchmark failed: asv recorded null"),
     ],
 )

@@ -66,7 +66,7 @@ def parse(file: BufferedIOBase, names: Container[tuple[str, str]], *, max_bytes:
 
 
 def parse_outline(file: BufferedIOBase, names: Container[tuple[str, str]]) -> Any:
-    """Parse a pickle as `parse` does, but replace each byte string by its position, a Place."""
+    """Parse a pickle as `parse` does, but replace each byte string by its `SkippedBytes`."""
     return _load(_Outliner(_SparseWindow(file, OUTLINE_LIMIT), names))
 
 
@@ -131,7 +131,9 @@ class _Window:
     def readline(self) -> bytes:
         line = self.take_match(_TEXT_LINE, _MAX_LINE_BYTES)
         if line is None:
-            raise PickleError(f"it has the name of a class of more than {_MAX_LINE_BYTES} bytes")
+            raise PickleError(
+                f"a text line in it is cut off or has more than {_MAX_LINE_BYTES} bytes"
+            )
         return line
 
     def _fill(self, size: int) -> None:
@@ -295,7 +297,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 class _Outliner(_Unpickler):
-    """Unpickle, but put in place of each byte string only its position in the file (a Place)."""
+    """Unpickle, but put in place of each byte string its position: `SkippedBytes`."""
 
     window: _SparseWindow
 

@@ -388,7 +388,7 @@ def _ids_in(events: bytes) -> int:
 
 
 def _count_plain_events(events: bytes) -> tuple[int, int] | None:
-    """Return the counts (token ids, events) if each event only adds token ids, else None."""
+    """Return the counts (token ids, events) if events only add text or token ids, else None."""
     # JSON strings escape every quote, so that no text looks like one of these keys.
     count = events.count(b"}\n\ndata: {") + 1
     whole = events.startswith(b"data: {") and events.endswith(b"}\n\n")

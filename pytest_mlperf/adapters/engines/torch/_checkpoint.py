@@ -280,6 +280,6 @@ def _attention_available(attention: str) -> Iterator[None]:
     except (ImportError, ValueError) as error:
         raise EnvironmentFault(
             f"engine torch: attention = {attention!r} cannot be used here: {text_of(error)}; set "
-            'another attention, such as "sdpa"',
+            'attention = "eager"',
             option="attention",
         ) from error

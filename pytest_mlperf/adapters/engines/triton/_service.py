@@ -397,7 +397,7 @@ class Service:
                 raise broken(
                     self.where,
                     f"within start_timeout = {timeout_s:g} s, {lacks}; raise start_timeout, or "
-                    f"correct url or served_model{log_tail}",
+                    f"correct {'serve' if self._server else 'url'} or served_model{log_tail}",
                 )
             time.sleep(pause_s)
             pause_s = min(1.5 * pause_s, serving.MAX_PAUSE_SECONDS)

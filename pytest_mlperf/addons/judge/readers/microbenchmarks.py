@@ -157,8 +157,7 @@ def _hyperfine(document: ResultFile) -> Iterator[ToolRun]:
         codes = raw.get("exit_codes")
         codes = codes if isinstance(codes, list) else []
         bad = [code for code in codes if code != 0]
-        first = next(iter(bad), 0)
-        failed = f"{len(bad)} of {len(codes)} runs of the command failed, the first with {first}"
+        failed = f"{len(bad)} of {len(codes)} runs failed, first exit code {next(iter(bad), 0)}"
         values.facts["parameters"] = Fact(str(raw.get("parameters") or "") or None)
         points.append(values.point(str(raw["command"]), broken=failed if bad else ""))
     note = "hyperfine: runs of the command in one session count as one run"
